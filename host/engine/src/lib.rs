@@ -1,0 +1,2 @@
+//! The pure core of Belljar: the decision protocol's rules.
+#![forbid(unsafe_code)]

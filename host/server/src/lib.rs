@@ -1,0 +1,2 @@
+//! The driver of sessions and the HTTP interface.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! The durable store: event log, snapshots, timers, agents, blobs.
+#![forbid(unsafe_code)]
