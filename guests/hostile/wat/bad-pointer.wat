@@ -1,0 +1,18 @@
+;; Answers with a text that lies outside its memory.
+(component
+  (core module $agent
+    (memory (export "memory") 1)
+    ;; Every allocation gets fresh pages: one decision makes few.
+    (func (export "realloc") (param i32 i32 i32 i32) (result i32)
+      (i32.shl
+        (memory.grow (i32.shr_u (i32.add (local.get 3) (i32.const 65535)) (i32.const 16)))
+        (i32.const 16)))
+    (func (export "decide") (param i32 i32) (result i32)
+      (i32.const 16))
+    ;; ok(a text of 256 bytes at 0xffff0000)
+    (data (i32.const 16) "\00\00\00\00\00\00\ff\ff\00\01\00\00"))
+  (core instance $agent (instantiate $agent))
+  (func (export "decide") (param "request" string) (result (result string (error string)))
+    (canon lift (core func $agent "decide")
+      (memory (core memory $agent "memory"))
+      (realloc (core func $agent "realloc")))))

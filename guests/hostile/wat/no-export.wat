@@ -1,0 +1,2 @@
+;; A component without decide.
+(component)
