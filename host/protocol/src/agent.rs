@@ -90,10 +90,18 @@ pub struct AgentConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryPolicy>,
     /// Tools offered to the model.
-    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "null_is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "null_is_empty"
+    )]
     pub tools: Vec<AgentTool>,
     /// Agents it may delegate to.
-    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "null_is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "null_is_empty"
+    )]
     pub sub_agents: Vec<SubAgent>,
 }
 

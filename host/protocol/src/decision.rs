@@ -69,8 +69,15 @@ pub enum ToolInput {
 #[allow(missing_docs)]
 pub enum Trigger {
     SessionStart,
-    ClientMessages { new_from: u32, new_messages: Vec<Arc<Message>>, client: ClientContext },
-    ClientAction { name: String, args: Option<Json> },
+    ClientMessages {
+        new_from: u32,
+        new_messages: Vec<Arc<Message>>,
+        client: ClientContext,
+    },
+    ClientAction {
+        name: String,
+        args: Option<Json>,
+    },
     ToolExecute {
         id: CallId,
         name: String,
@@ -79,7 +86,11 @@ pub enum Trigger {
         attempt: u32,
         deadline: Option<Timestamp>,
     },
-    ToolFinished { id: CallId, name: String, outcome: Result<String, String> },
+    ToolFinished {
+        id: CallId,
+        name: String,
+        outcome: Result<String, String>,
+    },
     LlmExecute {
         id: CallId,
         /// An `LlmRequest`, or the provider's own when `format` is set.
@@ -102,7 +113,10 @@ pub enum Trigger {
         agent_id: AgentId,
         outcome: Result<String, String>,
     },
-    InterruptResumed { interrupt_id: String, payload: Option<Json> },
+    InterruptResumed {
+        interrupt_id: String,
+        payload: Option<Json>,
+    },
 }
 
 impl Trigger {
@@ -318,10 +332,18 @@ pub struct DoneAction {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct DecisionResponse {
     /// Messages to record.
-    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "null_is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "null_is_empty"
+    )]
     pub messages: Vec<Arc<Message>>,
     /// What to do next, in order.
-    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "null_is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "null_is_empty"
+    )]
     pub actions: Vec<Action>,
     /// The agent's state; absent or null: keep, `{}`: clear [D6].
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -457,7 +479,11 @@ struct TriggerJson<'a> {
 #[serde(untagged)]
 enum TriggerFields<'a> {
     None {},
-    Messages { messages: Vec<Arc<Message>>, new_from: u32, client: &'a ClientContext },
+    Messages {
+        messages: Vec<Arc<Message>>,
+        new_from: u32,
+        client: &'a ClientContext,
+    },
     Action {
         name: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -526,7 +552,11 @@ pub fn request_json(
     view: &dyn crate::ports::SessionView,
     version: Option<&VersionId>,
 ) -> String {
-    let view_messages = || (0..view.view_count()).filter_map(|ix| view.view_message(ix)).collect();
+    let view_messages = || {
+        (0..view.view_count())
+            .filter_map(|ix| view.view_message(ix))
+            .collect()
+    };
     let request = RequestJson {
         session_id: &ask.session_id,
         decision_id: &ask.decision_id,
@@ -541,7 +571,9 @@ pub fn request_json(
         agent: view.config(),
         calls: view.calls(),
         pending_calls: ask.pending_calls,
-        messages: (0..view.message_count()).filter_map(|ix| view.message(ix)).collect(),
+        messages: (0..view.message_count())
+            .filter_map(|ix| view.message(ix))
+            .collect(),
         message_tree: TreeJson {
             nodes: (0..view.node_count())
                 .filter_map(|ix| view.node(ix))
@@ -563,7 +595,9 @@ pub fn request_json(
 pub fn proposed_json(view: &dyn crate::ports::SessionView) -> DecisionResponse {
     let proposed = view.proposed();
     DecisionResponse {
-        messages: (0..view.proposed_count()).filter_map(|ix| view.proposed_message(ix)).collect(),
+        messages: (0..view.proposed_count())
+            .filter_map(|ix| view.proposed_message(ix))
+            .collect(),
         actions: proposed.actions.clone(),
         state: proposed.state.clone(),
         agent: proposed.agent.clone(),
@@ -578,20 +612,32 @@ fn trigger_fields(trigger: &Trigger, view: impl Fn() -> Vec<Arc<Message>>) -> Tr
     };
     match trigger {
         Trigger::SessionStart => TriggerFields::None {},
-        Trigger::ClientMessages { new_from, client, .. } => {
-            TriggerFields::Messages { messages: view(), new_from: *new_from, client }
-        }
-        Trigger::ClientAction { name, args } => TriggerFields::Action { name, args: args.as_ref() },
-        Trigger::ToolExecute { id, name, arguments, input, attempt, deadline } => {
-            TriggerFields::ToolExecute {
-                id,
-                name,
-                arguments,
-                input,
-                attempt: *attempt,
-                deadline: *deadline,
-            }
-        }
+        Trigger::ClientMessages {
+            new_from, client, ..
+        } => TriggerFields::Messages {
+            messages: view(),
+            new_from: *new_from,
+            client,
+        },
+        Trigger::ClientAction { name, args } => TriggerFields::Action {
+            name,
+            args: args.as_ref(),
+        },
+        Trigger::ToolExecute {
+            id,
+            name,
+            arguments,
+            input,
+            attempt,
+            deadline,
+        } => TriggerFields::ToolExecute {
+            id,
+            name,
+            arguments,
+            input,
+            attempt: *attempt,
+            deadline: *deadline,
+        },
         Trigger::ToolFinished { id, name, outcome } => {
             TriggerFields::Finished(Box::new(FinishedJson {
                 name: Some(name),
@@ -600,17 +646,28 @@ fn trigger_fields(trigger: &Trigger, view: impl Fn() -> Vec<Arc<Message>>) -> Tr
                 ..finished(id, outcome)
             }))
         }
-        Trigger::LlmExecute { id, request, format, stream, attempt, deadline } => {
-            TriggerFields::LlmExecute {
-                id,
-                request,
-                format: *format,
-                stream: *stream,
-                attempt: *attempt,
-                deadline: *deadline,
-            }
-        }
-        Trigger::LlmFinished { id, outcome, truncated, usage, cost } => {
+        Trigger::LlmExecute {
+            id,
+            request,
+            format,
+            stream,
+            attempt,
+            deadline,
+        } => TriggerFields::LlmExecute {
+            id,
+            request,
+            format: *format,
+            stream: *stream,
+            attempt: *attempt,
+            deadline: *deadline,
+        },
+        Trigger::LlmFinished {
+            id,
+            outcome,
+            truncated,
+            usage,
+            cost,
+        } => {
             let error = outcome.as_ref().err();
             TriggerFields::Finished(Box::new(FinishedJson {
                 id: Some(id),
@@ -625,17 +682,24 @@ fn trigger_fields(trigger: &Trigger, view: impl Fn() -> Vec<Arc<Message>>) -> Tr
                 ..FinishedJson::default()
             }))
         }
-        Trigger::SubAgentFinished { id, session_id, agent_id, outcome } => {
-            TriggerFields::Finished(Box::new(FinishedJson {
-                session_id: Some(session_id),
-                agent_id: Some(agent_id),
-                result: outcome.as_ref().ok().map(String::as_str),
-                error: outcome.as_ref().err().map(String::as_str),
-                ..finished(id, outcome)
-            }))
-        }
-        Trigger::InterruptResumed { interrupt_id, payload } => {
-            TriggerFields::Resumed { interrupt_id, payload: payload.as_ref() }
-        }
+        Trigger::SubAgentFinished {
+            id,
+            session_id,
+            agent_id,
+            outcome,
+        } => TriggerFields::Finished(Box::new(FinishedJson {
+            session_id: Some(session_id),
+            agent_id: Some(agent_id),
+            result: outcome.as_ref().ok().map(String::as_str),
+            error: outcome.as_ref().err().map(String::as_str),
+            ..finished(id, outcome)
+        })),
+        Trigger::InterruptResumed {
+            interrupt_id,
+            payload,
+        } => TriggerFields::Resumed {
+            interrupt_id,
+            payload: payload.as_ref(),
+        },
     }
 }

@@ -65,7 +65,10 @@ impl SessionId {
     /// Whether the id has the form clients may choose: `[A-Za-z0-9_-]{1,64}`.
     pub fn is_well_formed(&self) -> bool {
         (1..=64).contains(&self.as_str().len())
-            && self.as_str().bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+            && self
+                .as_str()
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
     }
 }
 
@@ -74,6 +77,9 @@ impl AgentId {
     pub fn is_well_formed(&self) -> bool {
         (1..=64).contains(&self.as_str().len())
             && !self.as_str().starts_with('.')
-            && self.as_str().bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.'))
+            && self
+                .as_str()
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.'))
     }
 }

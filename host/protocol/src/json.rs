@@ -8,7 +8,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-/// A JSON document kept byte for byte as it came.
+/// Deepest nesting of arrays and objects a document may have. Whatever walks a document may
+/// recurse this far, so a deeper one is refused when it comes.
+pub const MAX_DEPTH: usize = 128;
+
+/// A JSON document kept byte for byte as it came, nested at most [`MAX_DEPTH`] deep.
 ///
 /// Cheap to clone. Equality is that of the parsed values: key order and white space do not
 /// matter, numbers compare exactly (`1.0` equals `1`, `9007199254740993` is not `...992`).
@@ -19,16 +23,19 @@ impl Json {
     /// Checks that `text` is one JSON document.
     ///
     /// # Errors
-    /// The parser's message with line and column.
+    /// The parser's message with line and column, or that it is nested too deep.
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
-        let raw: &RawValue = serde_json::from_str(text)?;
-        Ok(Self(raw.get().into()))
+        serde_json::from_str(text)
     }
 
     /// The JSON form of a value. A value that has none (a map with keys that are not strings,
     /// which no type of this project holds) becomes `null`.
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Self {
-        Self(serde_json::to_string(value).unwrap_or_else(|_| "null".into()).into())
+        Self(
+            serde_json::to_string(value)
+                .unwrap_or_else(|_| "null".into())
+                .into(),
+        )
     }
 
     /// A JSON string holding `text`.
@@ -97,7 +104,79 @@ impl Serialize for Json {
 impl<'de> Deserialize<'de> for Json {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let raw = Box::<RawValue>::deserialize(from)?;
+        if is_too_deep(raw.get()) {
+            return Err(serde::de::Error::custom(format!(
+                "nested more than {MAX_DEPTH} levels deep"
+            )));
+        }
         Ok(Self(raw.get().into()))
+    }
+}
+
+/// Whether a document that parses is nested deeper than [`MAX_DEPTH`].
+fn is_too_deep(text: &str) -> bool {
+    let (mut depth, mut in_string, mut escaped) = (0, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => {
+                depth += 1;
+                if depth > MAX_DEPTH {
+                    return true;
+                }
+            }
+            b']' | b'}' if !in_string => depth -= 1,
+            _ => {}
+        }
+    }
+    false
+}
+
+/// A document in one canonical form: keys sorted, no white space, numbers in lowest terms. Equal
+/// values have equal forms.
+pub fn canonical(json: &Json) -> String {
+    let mut out = String::with_capacity(json.as_str().len());
+    write_canonical(json.as_str(), &mut out);
+    out
+}
+
+fn write_canonical(text: &str, out: &mut String) {
+    match shape(text) {
+        Shape::Null => out.push_str("null"),
+        Shape::Bool(true) => out.push_str("true"),
+        Shape::Bool(false) => out.push_str("false"),
+        Shape::Number(number) => {
+            let Decimal {
+                negative,
+                digits,
+                exponent,
+            } = Decimal::of(number);
+            let sign = if negative { "-" } else { "" };
+            out.push_str(&if digits.is_empty() {
+                "0".into()
+            } else {
+                format!("{sign}{digits}e{exponent}")
+            });
+        }
+        Shape::String(string) => out.push_str(Json::string(&string).as_str()),
+        Shape::Array(items) => {
+            for (ix, item) in items.iter().enumerate() {
+                out.push(if ix == 0 { '[' } else { ',' });
+                write_canonical(item.get(), out);
+            }
+            out.push_str(if items.is_empty() { "[]" } else { "]" });
+        }
+        Shape::Object(members) => {
+            for (ix, (key, value)) in members.iter().enumerate() {
+                out.push(if ix == 0 { '{' } else { ',' });
+                out.push_str(Json::string(key).as_str());
+                out.push(':');
+                write_canonical(value.get(), out);
+            }
+            out.push_str(if members.is_empty() { "{}" } else { "}" });
+        }
     }
 }
 
@@ -162,7 +241,11 @@ impl Decimal {
             // An exponent beyond 64 bits compares as the largest one: such numbers are
             // distinguishable by nothing that could ever read them.
             Some((mantissa, e)) => {
-                let bound = if e.starts_with('-') { i64::MIN / 2 } else { i64::MAX / 2 };
+                let bound = if e.starts_with('-') {
+                    i64::MIN / 2
+                } else {
+                    i64::MAX / 2
+                };
                 (mantissa, e.trim_start_matches('+').parse().unwrap_or(bound))
             }
             None => (text, 0),
@@ -173,12 +256,18 @@ impl Decimal {
         let dropped = (all.len() - kept.len()) as i64;
         let digits = kept.trim_start_matches('0').to_owned();
         if digits.is_empty() {
-            return Self { negative: false, digits, exponent: 0 };
+            return Self {
+                negative: false,
+                digits,
+                exponent: 0,
+            };
         }
         Self {
             negative,
             digits,
-            exponent: exponent.saturating_sub(fraction.len() as i64).saturating_add(dropped),
+            exponent: exponent
+                .saturating_sub(fraction.len() as i64)
+                .saturating_add(dropped),
         }
     }
 }
@@ -193,7 +282,10 @@ mod tests {
 
     #[test]
     fn equality_is_that_of_values_with_exact_numbers() {
-        assert!(same(r#"{"a":1,"b":[true,null]}"#, r#"{ "b" : [true, null], "a" : 1.0 }"#));
+        assert!(same(
+            r#"{"a":1,"b":[true,null]}"#,
+            r#"{ "b" : [true, null], "a" : 1.0 }"#
+        ));
         assert!(same("100", "1e2"));
         assert!(same("0.10", "0.1"));
         assert!(same("-0", "0"));
@@ -213,13 +305,46 @@ mod tests {
         }
         let holder: Holder = serde_json::from_str(&format!(r#"{{"inner":{text}}}"#)).unwrap();
         assert_eq!(holder.inner.as_str(), text);
-        assert_eq!(serde_json::to_string(&holder).unwrap(), format!(r#"{{"inner":{text}}}"#));
+        assert_eq!(
+            serde_json::to_string(&holder).unwrap(),
+            format!(r#"{{"inner":{text}}}"#)
+        );
+    }
+
+    #[test]
+    fn a_document_nested_too_deep_is_refused_before_anything_walks_it() {
+        let nested = |n: usize| format!("{}{}", "[".repeat(n), "]".repeat(n));
+        assert!(Json::parse(&nested(MAX_DEPTH)).is_ok());
+        for n in [MAX_DEPTH + 1, 1_000_000] {
+            assert!(
+                Json::parse(&nested(n))
+                    .unwrap_err()
+                    .to_string()
+                    .contains("128 levels")
+            );
+        }
+        assert!(Json::parse(&format!("\"{}\\\"[\"", "[".repeat(200))).is_ok());
+    }
+
+    #[test]
+    fn canonical_forms_are_equal_for_equal_values() {
+        let form = |text| canonical(&Json::parse(text).unwrap());
+        assert_eq!(
+            form(r#"{"b": [1.0, {}], "a": "x"}"#),
+            form(r#"{"a":"\u0078","b":[10e-1,{}]}"#)
+        );
+        assert_ne!(form("[1,2]"), form("[12]"));
+        assert_ne!(form(r#"{"a":[]}"#), form(r#"{"a":{}}"#));
+        assert!(Json::parse(&form(r#"{"a":[0,-1.50,"q\""]}"#)).is_ok());
     }
 
     #[test]
     fn argument_text_follows_d5() {
         assert_eq!(Json::parse("null").unwrap().to_argument_text(), "");
         assert_eq!(Json::parse("\"7\"").unwrap().to_argument_text(), "7");
-        assert_eq!(Json::parse("{\"t\":1}").unwrap().to_argument_text(), "{\"t\":1}");
+        assert_eq!(
+            Json::parse("{\"t\":1}").unwrap().to_argument_text(),
+            "{\"t\":1}"
+        );
     }
 }

@@ -67,7 +67,9 @@ impl<'de> Deserialize<'de> for Content {
         match raw.as_str().as_bytes().first() {
             Some(b'"') => Ok(Self::Text(raw.text().unwrap_or_default())),
             Some(b'[') => Ok(Self::Parts(raw)),
-            _ => Err(D::Error::custom("content must be a string or an array of content parts")),
+            _ => Err(D::Error::custom(
+                "content must be a string or an array of content parts",
+            )),
         }
     }
 }
@@ -133,7 +135,10 @@ impl Message {
 
     /// A message of role `tool` that answers `call`.
     pub fn tool_result(call: CallId, text: impl Into<String>) -> Self {
-        Self { tool_call_id: Some(call), ..Self::text(Role::Tool, text) }
+        Self {
+            tool_call_id: Some(call),
+            ..Self::text(Role::Tool, text)
+        }
     }
 
     /// The same message under `id`.
@@ -222,6 +227,9 @@ mod tests {
     fn null_fields_read_as_absent() {
         let text = r#"{"id":null,"role":"assistant","content":null,"tool_calls":null}"#;
         let message: Message = serde_json::from_str(text).unwrap();
-        assert_eq!((message.id, message.content, message.tool_calls.len()), (None, None, 0));
+        assert_eq!(
+            (message.id, message.content, message.tool_calls.len()),
+            (None, None, 0)
+        );
     }
 }

@@ -92,7 +92,11 @@ pub struct LlmResponse {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
     /// Tools it calls.
-    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::agent::null_is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "crate::agent::null_is_empty"
+    )]
     pub tool_calls: Vec<ToolCall>,
     /// Why it stopped, in the provider's words; `length` means the reply was cut.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -104,7 +108,11 @@ pub struct LlmResponse {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<String>,
     /// Images of the reply.
-    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::agent::null_is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "crate::agent::null_is_empty"
+    )]
     pub images: Vec<Image>,
     /// Fields the message must keep for the next request (thinking blocks, signatures), an object.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -142,14 +142,22 @@ pub struct Refused {
 /// Bytes by digest: what a sandbox rebuilds a scratch directory and loads components from.
 pub trait Blobs: Send + Sync {
     /// The bytes; none when no such blob is known to the tenant.
-    fn blob(&self, tenant: &TenantId, digest: &Digest) -> Boxed<'_, Result<Option<Bytes>, StoreError>>;
+    fn blob(
+        &self,
+        tenant: &TenantId,
+        digest: &Digest,
+    ) -> Boxed<'_, Result<Option<Bytes>, StoreError>>;
 }
 
 /// A model API.
 pub trait Model: Send + Sync {
     /// Asks once. `sink` gets tokens as they come; the reply is the whole of it. The caller
     /// bounds the time by dropping the future.
-    fn ask(&self, request: Arc<LlmRequest>, sink: Option<DeltaSink>) -> Boxed<'_, Result<LlmResponse, ModelFailure>>;
+    fn ask(
+        &self,
+        request: Arc<LlmRequest>,
+        sink: Option<DeltaSink>,
+    ) -> Boxed<'_, Result<LlmResponse, ModelFailure>>;
 }
 
 /// Finds the model API for a name.
@@ -250,31 +258,82 @@ pub trait Store: Blobs {
     /// of the appends that share the sync.
     fn append(&self, append: Append) -> Boxed<'static, Result<(), StoreError>>;
     /// A session's row.
-    fn session(&self, tenant: &TenantId, session: &SessionId) -> Boxed<'_, Result<Option<SessionRow>, StoreError>>;
+    fn session(
+        &self,
+        tenant: &TenantId,
+        session: &SessionId,
+    ) -> Boxed<'_, Result<Option<SessionRow>, StoreError>>;
     /// Sessions by last change, newest first, at most `limit`; `before` pages.
-    fn sessions(&self, tenant: &TenantId, before: Option<(Timestamp, SessionId)>, limit: u32) -> Boxed<'_, Result<Vec<SessionRow>, StoreError>>;
+    fn sessions(
+        &self,
+        tenant: &TenantId,
+        before: Option<(Timestamp, SessionId)>,
+        limit: u32,
+    ) -> Boxed<'_, Result<Vec<SessionRow>, StoreError>>;
     /// Commits that hold events after `after`, in order, at most `limit` of them. The first may
     /// begin at or before `after`.
-    fn read(&self, tenant: &TenantId, session: &SessionId, after: u64, limit: u32) -> Boxed<'_, Result<Vec<Commit>, StoreError>>;
+    fn read(
+        &self,
+        tenant: &TenantId,
+        session: &SessionId,
+        after: u64,
+        limit: u32,
+    ) -> Boxed<'_, Result<Vec<Commit>, StoreError>>;
     /// The newest snapshot.
-    fn snapshot(&self, tenant: &TenantId, session: &SessionId) -> Boxed<'_, Result<Option<Snapshot>, StoreError>>;
+    fn snapshot(
+        &self,
+        tenant: &TenantId,
+        session: &SessionId,
+    ) -> Boxed<'_, Result<Option<Snapshot>, StoreError>>;
     /// Replaces the snapshot.
-    fn put_snapshot(&self, tenant: &TenantId, session: &SessionId, snapshot: Snapshot) -> Boxed<'_, Result<(), StoreError>>;
+    fn put_snapshot(
+        &self,
+        tenant: &TenantId,
+        session: &SessionId,
+        snapshot: Snapshot,
+    ) -> Boxed<'_, Result<(), StoreError>>;
     /// Sessions whose `next_wake` is at or before `now`, earliest first, at most `limit`.
-    fn due(&self, now: Timestamp, limit: u32) -> Boxed<'_, Result<Vec<(TenantId, SessionId)>, StoreError>>;
+    fn due(
+        &self,
+        now: Timestamp,
+        limit: u32,
+    ) -> Boxed<'_, Result<Vec<(TenantId, SessionId)>, StoreError>>;
     /// The earliest `next_wake` of all sessions after `after`.
     fn next_wake(&self, after: Timestamp) -> Boxed<'_, Result<Option<Timestamp>, StoreError>>;
 
     /// Stores a version and its component's bytes. `Ok(false)`: it was there already.
-    fn put_version(&self, tenant: &TenantId, version: Version, component: Bytes) -> Boxed<'_, Result<bool, StoreError>>;
+    fn put_version(
+        &self,
+        tenant: &TenantId,
+        version: Version,
+        component: Bytes,
+    ) -> Boxed<'_, Result<bool, StoreError>>;
     /// An agent's versions, newest first.
-    fn versions(&self, tenant: &TenantId, agent: &AgentId) -> Boxed<'_, Result<Vec<Version>, StoreError>>;
+    fn versions(
+        &self,
+        tenant: &TenantId,
+        agent: &AgentId,
+    ) -> Boxed<'_, Result<Vec<Version>, StoreError>>;
     /// The agents that have any version, by name.
     fn agents(&self, tenant: &TenantId) -> Boxed<'_, Result<Vec<AgentId>, StoreError>>;
     /// Moves a label to `version`, or removes it; gives the move as it was recorded.
-    fn move_label(&self, tenant: &TenantId, agent: &AgentId, label: &str, version: Option<VersionId>, swap: Swap, by: &str, at: Timestamp) -> Boxed<'_, Result<LabelMove, StoreError>>;
+    #[allow(clippy::too_many_arguments, reason = "they are the row that is written")]
+    fn move_label(
+        &self,
+        tenant: &TenantId,
+        agent: &AgentId,
+        label: &str,
+        version: Option<VersionId>,
+        swap: Swap,
+        by: &str,
+        at: Timestamp,
+    ) -> Boxed<'_, Result<LabelMove, StoreError>>;
     /// All moves of an agent's labels, oldest first.
-    fn label_moves(&self, tenant: &TenantId, agent: &AgentId) -> Boxed<'_, Result<Vec<LabelMove>, StoreError>>;
+    fn label_moves(
+        &self,
+        tenant: &TenantId,
+        agent: &AgentId,
+    ) -> Boxed<'_, Result<Vec<LabelMove>, StoreError>>;
     /// What the store has done since it was opened, for benchmarks and metrics.
     fn counters(&self) -> StoreCounters;
 }
@@ -286,8 +345,10 @@ pub struct StoreCounters {
     pub commits: u64,
     /// Transactions, each one sync of the database.
     pub transactions: u64,
-    /// Files synced beside the database.
+    /// Syncs beside the database: of files, and of the folders that name them.
     pub file_syncs: u64,
+    /// Checkpoints that moved pages, each two more syncs that no append waits for.
+    pub checkpoints: u64,
 }
 
 /// The longest a port may take before a caller looks after it, where it has no limit of its own.

@@ -92,8 +92,16 @@ impl ScratchManifest {
         for path in &change.removed {
             entries.remove(path);
         }
-        entries.extend(change.put.iter().map(|(path, entry)| (path.clone(), entry.clone())));
-        Self { generation: self.generation + 1, entries }
+        entries.extend(
+            change
+                .put
+                .iter()
+                .map(|(path, entry)| (path.clone(), entry.clone())),
+        );
+        Self {
+            generation: self.generation + 1,
+            entries,
+        }
     }
 }
 

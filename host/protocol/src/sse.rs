@@ -124,10 +124,21 @@ mod tests {
         let bytes = STREAM.as_bytes();
         let whole = frames(&[bytes]);
         assert_eq!(whole.len(), 3);
-        assert_eq!(whole[0], Frame { event: "a".into(), data: "grüß\ngott".into(), id: Some("7".into()) });
+        assert_eq!(
+            whole[0],
+            Frame {
+                event: "a".into(),
+                data: "grüß\ngott".into(),
+                id: Some("7".into())
+            }
+        );
         assert_eq!(whole[2].data, "last");
         for cut in 0..=bytes.len() {
-            assert_eq!(frames(&[&bytes[..cut], &bytes[cut..]]), whole, "cut at {cut}");
+            assert_eq!(
+                frames(&[&bytes[..cut], &bytes[cut..]]),
+                whole,
+                "cut at {cut}"
+            );
         }
     }
 
@@ -135,6 +146,13 @@ mod tests {
     fn reads_what_it_writes() {
         let text = write("log", Some(3), "one\ntwo");
         let read = frames(&[text.as_bytes()]);
-        assert_eq!(read, [Frame { event: "log".into(), data: "one\ntwo".into(), id: Some("3".into()) }]);
+        assert_eq!(
+            read,
+            [Frame {
+                event: "log".into(),
+                data: "one\ntwo".into(),
+                id: Some("3".into())
+            }]
+        );
     }
 }
