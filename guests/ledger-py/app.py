@@ -59,7 +59,7 @@ class WitWorld(wit_world.WitWorld):
             # Bad arguments are answered best by the proposal: it tells the model what is wrong with them.
             case decisions.Trigger_ToolExecute(
                 value=decisions.ToolExecute(name=name, input=decisions.ToolInput_Valid(value=text))
-            ) if name in TOOLS:
+            ):
                 return run(name, text)
             case _:
                 return decisions.Answer_Accept()
@@ -67,6 +67,9 @@ class WitWorld(wit_world.WitWorld):
 
 def run(name: str, text: str) -> decisions.Answer:
     try:
+        # A model may know a tool of another version: the session was offered it before a rollback.
+        if name not in TOOLS:
+            raise ToolFailed(f"there is no tool {name}")
         result = TOOLS[name](text)
         log.write(log.Level.INFO, f"{name}: {result}")
         outcome = Ok(json.dumps(result, ensure_ascii=False))

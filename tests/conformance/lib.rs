@@ -80,16 +80,27 @@ pub fn run_folder(folder: &Path) -> Result<Vec<Verdict>> {
     files.iter().map(|path| run_file(path)).collect()
 }
 
+/// The log that a vector's story leaves.
+///
+/// # Errors
+/// The file is not a vector, or its story fails.
+pub fn log_of(path: &Path) -> Result<Vec<belljar_protocol::event::Commit>> {
+    story::tell(&read(path)?, Manner::Plain)
+}
+
+fn read(path: &Path) -> Result<serde_json::Value> {
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{} is not JSON", path.display()))
+}
+
 fn run_file(path: &Path) -> Result<Verdict> {
     let name = path
         .file_stem()
         .unwrap_or_default()
         .to_string_lossy()
         .into_owned();
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-    let vector: serde_json::Value =
-        serde_json::from_str(&text).with_context(|| format!("{} is not JSON", path.display()))?;
+    let vector = read(path)?;
     let failures = Manner::ALL
         .into_iter()
         .filter_map(|manner| {

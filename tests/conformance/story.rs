@@ -56,8 +56,8 @@ struct Story {
     held: Vec<Held>,
 }
 
-/// Tells a vector's story.
-pub(crate) fn tell(vector: &Value, manner: Manner) -> Result<()> {
+/// Tells a vector's story; gives the log it leaves.
+pub(crate) fn tell(vector: &Value, manner: Manner) -> Result<Vec<Commit>> {
     let mut names = Names::default();
     names.bind("$root", json!("root"));
     let mut story = Story {
@@ -86,7 +86,7 @@ pub(crate) fn tell(vector: &Value, manner: Manner) -> Result<()> {
                 .with_context(|| format!("folding after step {ix} ({kind})"))?;
         }
     }
-    Ok(())
+    Ok(story.log)
 }
 
 impl Story {

@@ -93,10 +93,15 @@ impl Ledger {
 
     fn tool(&self, call: &ToolExecute) -> Answer {
         // Bad arguments are answered best by the proposal: it tells the model what is wrong with them.
-        let (Some(tool), ToolInput::Valid(input)) = (self.tool_named(&call.name), &call.input) else {
+        let ToolInput::Valid(input) = &call.input else {
             return Answer::Accept;
         };
-        let outcome = match self.run(tool, input) {
+        // A model may know a tool of another version: the session was offered it before a rollback.
+        let result = match self.tool_named(&call.name) {
+            Some(tool) => self.run(tool, input),
+            None => Err(format!("there is no tool {}", call.name)),
+        };
+        let outcome = match result {
             Ok(text) => {
                 log::write(log::Level::Info, &format!("{}: {text}", call.name));
                 Ok(serde_json::Value::from(text).to_string())
