@@ -170,6 +170,11 @@ impl State {
         }
     }
 
+    /// Whether a decision is live, delivered or waiting to be delivered again.
+    pub fn is_deciding(&self) -> bool {
+        self.live.is_some()
+    }
+
     /// The running turn.
     pub fn turn(&self) -> Option<&ActiveTurn> {
         self.turn.as_ref()

@@ -230,6 +230,10 @@ pub struct SessionRow {
     pub updated_at: Timestamp,
 }
 
+/// The `next_wake` of a session that has work due right now: before any timer, so that a host
+/// that starts finds all of them first, and one that runs never looks at them again.
+pub const WORK_DUE: Timestamp = Timestamp::from_millis(0);
+
 /// Commits of one session to make durable together.
 #[derive(Debug, Clone)]
 pub struct Append {
@@ -248,7 +252,8 @@ pub struct Append {
     pub blobs: Vec<(Digest, Bytes)>,
     /// Where the session stands after them.
     pub status: String,
-    /// When it has work next. A session with work due right now has the time of the commit.
+    /// When it has work next: [`WORK_DUE`] for a session that has work right now, the earliest
+    /// timer for one that waits, none for one that waits only for somebody to speak.
     pub next_wake: Option<Timestamp>,
 }
 
@@ -292,9 +297,11 @@ pub trait Store: Blobs {
         session: &SessionId,
         snapshot: Snapshot,
     ) -> Boxed<'_, Result<(), StoreError>>;
-    /// Sessions whose `next_wake` is at or before `now`, earliest first, at most `limit`.
+    /// Sessions whose `next_wake` is after `after` and at or before `now`, earliest first, at
+    /// most `limit`.
     fn due(
         &self,
+        after: Timestamp,
         now: Timestamp,
         limit: u32,
     ) -> Boxed<'_, Result<Vec<(TenantId, SessionId)>, StoreError>>;

@@ -1,0 +1,203 @@
+//! What subscribers see: the log from where they left off, then what is committed, live.
+//!
+//! A subscriber registers first and reads the store afterwards, so that nothing falls between.
+//! One that does not read for long loses its live buffer and goes on from the store where it
+//! was; it never slows a session.
+
+use std::collections::HashMap;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use belljar_protocol::event::Commit;
+use belljar_protocol::id::{CallId, SessionId, TenantId};
+use belljar_protocol::model::StreamDelta;
+use belljar_protocol::ports::{Store, StoreError};
+use tokio::sync::mpsc;
+
+use super::Item;
+use super::roster::Key;
+
+/// Commits read from the store at once while a subscriber is replayed.
+const PAGE: u32 = 256;
+
+/// What is sent to a subscriber's buffer.
+#[derive(Clone)]
+enum Live {
+    Commit(Arc<Commit>),
+    Delta(CallId, u32, Arc<StreamDelta>),
+}
+
+/// The subscribers of all sessions.
+#[derive(Default)]
+pub(super) struct Watchers {
+    by_session: Mutex<HashMap<Key, Vec<mpsc::Sender<Live>>>>,
+    count: AtomicU64,
+}
+
+impl Watchers {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Vec<mpsc::Sender<Live>>>> {
+        self.by_session
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many subscriptions there are.
+    pub(super) fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Shows durable commits to a session's subscribers. One whose buffer is full is let go: its
+    /// subscription notices, and reads the store.
+    pub(super) fn publish(&self, key: &Key, commits: &[Arc<Commit>]) {
+        let mut all = self.lock();
+        let Some(senders) = all.get_mut(key) else {
+            return;
+        };
+        senders.retain(|sender| {
+            commits
+                .iter()
+                .all(|commit| sender.try_send(Live::Commit(commit.clone())).is_ok())
+        });
+        if senders.is_empty() {
+            all.remove(key);
+        }
+    }
+
+    /// Shows a token. Deltas may be missed: half of a buffer is kept for events.
+    pub(super) fn delta(&self, key: &Key, call_id: &CallId, attempt: u32, delta: StreamDelta) {
+        let all = self.lock();
+        let Some(senders) = all.get(key) else { return };
+        let delta = Arc::new(delta);
+        for sender in senders
+            .iter()
+            .filter(|sender| sender.capacity() > sender.max_capacity() / 2)
+        {
+            let live = Live::Delta(call_id.clone(), attempt, delta.clone());
+            // Full or gone: the delta is missed, as deltas may be.
+            drop(sender.try_send(live));
+        }
+    }
+
+    fn register(&self, key: &Key, buffer: usize) -> mpsc::Receiver<Live> {
+        let (sender, receiver) = mpsc::channel(buffer.max(2));
+        let mut all = self.lock();
+        let senders = all.entry(key.clone()).or_default();
+        senders.retain(|sender| !sender.is_closed());
+        senders.push(sender);
+        receiver
+    }
+}
+
+/// A view of a session's log that goes on for ever.
+pub struct Subscription {
+    watchers: Arc<Watchers>,
+    store: Arc<dyn Store>,
+    key: Key,
+    buffer: usize,
+    live: mpsc::Receiver<Live>,
+    /// The last seq given.
+    last: u64,
+    /// Items ready to be given.
+    ready: VecDeque<Item>,
+    replaying: bool,
+    caught_up: bool,
+    over: bool,
+}
+
+impl Subscription {
+    pub(super) fn new(
+        watchers: Arc<Watchers>,
+        store: Arc<dyn Store>,
+        key: Key,
+        after: u64,
+        buffer: usize,
+    ) -> Self {
+        watchers.count.fetch_add(1, Ordering::Relaxed);
+        let live = watchers.register(&key, buffer);
+        Self {
+            watchers,
+            store,
+            key,
+            buffer,
+            live,
+            last: after,
+            ready: VecDeque::new(),
+            replaying: true,
+            caught_up: false,
+            over: false,
+        }
+    }
+
+    /// The next thing to see; none after `Item::Closed`. May be dropped and called again.
+    pub async fn next(&mut self) -> Option<Item> {
+        loop {
+            if let Some(item) = self.ready.pop_front() {
+                return Some(item);
+            }
+            if self.over {
+                return None;
+            }
+            if self.replaying {
+                if let Err(error) = self.replay().await {
+                    self.over = true;
+                    return Some(Item::Closed {
+                        reason: error.to_string(),
+                        read_from: self.last,
+                    });
+                }
+                continue;
+            }
+            match self.live.recv().await {
+                Some(Live::Commit(commit)) => self.take(&commit),
+                Some(Live::Delta(call_id, attempt, delta)) => {
+                    let delta = StreamDelta::clone(&delta);
+                    return Some(Item::Delta {
+                        call_id,
+                        attempt,
+                        delta,
+                    });
+                }
+                // Let go for reading too slowly: register again, and go on from the store.
+                None => {
+                    self.live = self.watchers.register(&self.key, self.buffer);
+                    self.replaying = true;
+                }
+            }
+        }
+    }
+
+    /// Reads the next page of the log; the end of it is where live events go on.
+    async fn replay(&mut self) -> Result<(), StoreError> {
+        let (tenant, session): (&TenantId, &SessionId) = (&self.key.tenant, &self.key.session);
+        let page = self.store.read(tenant, session, self.last, PAGE).await?;
+        if page.is_empty() {
+            self.replaying = false;
+            if !std::mem::replace(&mut self.caught_up, true) {
+                self.ready.push_back(Item::CaughtUp { seq: self.last });
+            }
+        }
+        page.iter().for_each(|commit| self.take(commit));
+        Ok(())
+    }
+
+    fn take(&mut self, commit: &Commit) {
+        for (seq, event) in (commit.first_seq..).zip(&commit.events) {
+            if seq > self.last {
+                self.last = seq;
+                let event = Arc::new(event.clone());
+                self.ready.push_back(Item::Event {
+                    seq,
+                    at: commit.at,
+                    event,
+                });
+            }
+        }
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.watchers.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
