@@ -617,7 +617,7 @@ impl Session {
         for waiting in std::mem::take(&mut self.waiting) {
             match waiting.what {
                 Leaves::Reply(_, to, _) | Leaves::Refusal(to, _) => {
-                    drop(to.send(Err(problem.clone())))
+                    drop(to.send(Err(problem.clone())));
                 }
                 Leaves::Look(to, _) => drop(to.send(Err(problem.clone()))),
             }
