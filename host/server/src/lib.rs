@@ -9,3 +9,4 @@ pub mod driver;
 pub mod http;
 
 pub use driver::{Host, HostConfig, Parts};
+pub use http::HttpConfig;
