@@ -4,6 +4,7 @@
 import { LLMock } from "@copilotkit/aimock";
 
 const WEATHER = { name: "weather", arguments: '{"city":"Oslo","note":"blåbær"}', id: "call_weather" };
+const ENTRY = { name: "add_entry", arguments: '{"description":"coffee","amount":3.5}', id: "call_entry" };
 const TIME = { name: "time", arguments: '{"zone":"CET"}', id: "call_time" };
 
 const mock = new LLMock({ host: "127.0.0.1", port: 0, strict: true, chunkSize: 4, journalMaxEntries: 100 });
@@ -16,6 +17,8 @@ mock
   })
   .onMessage("think first", { content: "Forty-two.", reasoning: "Six times seven." })
   .onMessage("weather and time", { toolCalls: [WEATHER, TIME] })
+  .on({ toolCallId: ENTRY.id }, { content: "It is in the book." })
+  .onMessage("put coffee in the book", { toolCalls: [ENTRY] })
   .onMessage("speak and call", { content: "Let me look.", toolCalls: [WEATHER] })
   .onMessage("write for long", { content: "Once upon a", finishReason: "length" })
   .onMessage("say something bad", { content: "", finishReason: "content_filter" })
