@@ -62,12 +62,13 @@ setup-wire:
 # Run all tests.
 [group('tests')]
 test: guests setup-wire
+    cargo build --quiet --locked -p belljar-cli
     cargo test --quiet --locked --workspace
 
-# Tell the decision protocol's stories to the engine; DIR holds other vectors.
+# Tell the decision protocol's stories to the engine; DIR (or BELLJAR_VECTORS) holds other vectors.
 [group('tests')]
-conformance DIR="tests/vectors":
-    @cargo run --quiet --locked -p belljar-tests --bin conformance -- "{{ DIR }}"
+conformance *DIR:
+    @cargo run --quiet --locked -p belljar-tests --bin conformance -- {{ DIR }}
 
 # Measure, as ratios to a floor of the same run; writes target/bench.json.
 [group('tests')]

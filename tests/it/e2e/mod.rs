@@ -33,3 +33,25 @@ async fn the_python_agent_tells_the_same_story_and_is_swapped_for_the_rust_one()
         "both languages end in the same transcript, files and ledger"
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ctrl_c_drains_ends_streams_and_loses_nothing() {
+    let data = server::prepared(&story::RUST);
+    let server = server::Server::start(data.path(), &[]);
+    assert_eq!(server.say("s", "t", "coffee 3.50").await.unwrap().0, 202);
+    let (ended, (frames, _)) = tokio::join!(
+        async {
+            tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+            server.interrupt()
+        },
+        // No turn of this name ends, so the stream goes on until the server ends it.
+        server.watch("s", 0, "never"),
+    );
+    assert!(ended.success(), "{ended}");
+    assert_eq!(frames.last().unwrap().event, "closed");
+    let server = server::Server::start(data.path(), &[]);
+    assert!(
+        server.watch("s", 0, "t").await.1,
+        "the turn ends, now or then"
+    );
+}

@@ -151,6 +151,26 @@ impl Server {
         self.child.clone()
     }
 
+    /// SIGTERM, as Ctrl-C does; gives how the process ended, within its drain.
+    pub(crate) fn interrupt(&self) -> std::process::ExitStatus {
+        let mut child = self.child.lock().unwrap();
+        let pid = child.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args(["-TERM", &pid])
+                .status()
+                .unwrap()
+                .success()
+        );
+        for _ in 0..300 {
+            if let Some(status) = child.try_wait().unwrap() {
+                return status;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!("the server does not drain within 15 s");
+    }
+
     pub(crate) async fn upload(&self, name: &str, live: bool) -> String {
         let response = self
             .http
