@@ -16,4 +16,4 @@ if [ "$("$cache/bin/cargo-deny" --version 2>/dev/null)" != "cargo-deny $DENY_VER
     }
 fi
 cd "$root"
-exec "$cache/bin/cargo-deny" --offline --locked check --hide-inclusion-graph bans licenses sources
+exec "$cache/bin/cargo-deny" --locked check --hide-inclusion-graph bans licenses sources

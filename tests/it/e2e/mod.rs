@@ -1,6 +1,7 @@
 //! The binary, over HTTP, with components built from source: the whole story, once without
 //! trouble, and then killed wherever it can be.
 
+mod examples;
 mod kills;
 mod many;
 mod server;

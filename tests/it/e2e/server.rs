@@ -146,6 +146,11 @@ impl Server {
         }
     }
 
+    /// Where it listens.
+    pub(crate) fn base(&self) -> &str {
+        &self.base
+    }
+
     /// The process, for whoever kills it from beside.
     pub(crate) fn process(&self) -> Process {
         self.child.clone()
