@@ -267,7 +267,7 @@ impl Story {
                 match answer["messages"].as_str() {
                     Some("trigger") => answer["messages"] = request["trigger"]["messages"].clone(),
                     Some("proposed") => {
-                        answer["messages"] = request["proposed"]["messages"].clone()
+                        answer["messages"] = request["proposed"]["messages"].clone();
                     }
                     _ => {}
                 }
@@ -364,7 +364,7 @@ impl Story {
                 error: error.as_str().unwrap_or_default().into(),
                 retryable: result["retryable"].as_bool().unwrap_or(false),
             }),
-            None => Ok(result.get("result").map(|value| Json::of(value))),
+            None => Ok(result.get("result").map(Json::of)),
         };
         let by = match by {
             "client" => Party::Client,

@@ -5,6 +5,12 @@
 //! subscribers see one log without gaps, and in the end every session is idle. A seed that
 //! fails is printed; `BELLJAR_SEEDS=from..to` runs others.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "tests say what they expect"
+)]
+
 #[path = "../../host/server/tests/driver/bed.rs"]
 #[allow(unreachable_pub, dead_code, reason = "it serves several test binaries")]
 mod bed;

@@ -52,7 +52,7 @@ impl Client {
         let status = response.status();
         let text = response.text().await.unwrap_or_default();
         match serde_json::from_str::<Problem>(&text) {
-            Ok(problem) => bail!("{}: {}", problem.code, problem.detail),
+            Ok(problem) => Err(problem.into()),
             Err(_) => bail!("{url} answered {status}: {text}"),
         }
     }
@@ -91,7 +91,7 @@ impl Client {
         component: Bytes,
         live: bool,
     ) -> Result<(Value, bool)> {
-        let path = format!("/v1/agents/{agent}/versions?live={live}");
+        let path = format!("/v1/agents/{}/versions?live={live}", segment(agent));
         let response = self
             .send(
                 Method::POST,
@@ -133,6 +133,20 @@ impl Client {
     }
 }
 
+/// A segment of a path, whatever characters it has.
+pub(crate) fn segment(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' | b'.' => {
+                out.push(byte.into());
+            }
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
 /// The frames of a stream.
 pub(crate) struct Frames {
     response: Response,
@@ -157,5 +171,16 @@ impl Frames {
                 None => return Ok(None),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_stays_one_segment() {
+        assert_eq!(segment("report-1_a.md"), "report-1_a.md");
+        assert_eq!(segment("a b/../c?d#e%ü"), "a%20b%2F..%2Fc%3Fd%23e%25%C3%BC");
     }
 }

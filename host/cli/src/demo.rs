@@ -11,11 +11,12 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use crate::DemoArgs;
-use crate::chat::{Talk, Turn};
-use crate::client::Client;
+use crate::chat::Talk;
+use crate::client::{Client, segment};
 use crate::config::Config;
 use crate::push::{describe, short, text};
 use crate::running;
+use crate::show::{Turn, printable};
 
 const AGENT: &str = "ledger";
 const SESSION: &str = "demo";
@@ -64,17 +65,22 @@ pub(crate) async fn run(args: DemoArgs) -> Result<()> {
         "the balance should be 15.75: {balance:?}"
     );
     let report = say(&mut talk, "report").await?;
-    let path = report
+    let (path, bytes) = report
         .delivered
         .first()
-        .with_context(|| format!("no file was delivered: {report:?}"))?;
+        .with_context(|| format!("`report` should deliver a file: {report:?}"))?;
     let file = talk
         .client()
-        .download(&format!("/v1/sessions/{SESSION}/files/{path}"))
+        .download(&format!("/v1/sessions/{SESSION}/files/{}", segment(path)))
         .await?;
-    println!("{path}, as downloaded:");
+    ensure!(
+        file.len() as u64 == *bytes,
+        "{path} should be {bytes} bytes as delivered, {} were downloaded",
+        file.len()
+    );
+    println!("{}, as downloaded:", printable(path));
     for line in String::from_utf8_lossy(&file).lines() {
-        println!("    {line}");
+        println!("    {}", printable(line));
     }
 
     heading("swap the agent's code, in the middle of the session");
@@ -89,6 +95,16 @@ pub(crate) async fn run(args: DemoArgs) -> Result<()> {
     ensure!(
         !scripted || balance.said.contains("USD 15.75"),
         "version 2 says the balance in USD: {balance:?}"
+    );
+    let state = talk
+        .client()
+        .get(&format!("/v1/sessions/{SESSION}/state"))
+        .await?;
+    ensure!(
+        state["version"] == v2["version"] && v1["version"] != v2["version"],
+        "{} should have answered after the swap, not {}",
+        v2["version"],
+        state["version"]
     );
     let undone = say(&mut talk, "undo").await?;
     ensure!(
@@ -109,7 +125,7 @@ pub(crate) async fn run(args: DemoArgs) -> Result<()> {
     summary(&decisions, one_turn)?;
     if std::io::stdin().is_terminal() {
         heading("go on by yourself; end with Ctrl-D");
-        talk.from_stdin().await?;
+        talk.say_lines().await?;
     }
     host.drain(Duration::from_secs(5)).await;
     server.abort();

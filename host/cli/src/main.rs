@@ -16,7 +16,9 @@ mod demo;
 mod push;
 mod running;
 mod serve;
+mod show;
 
+use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -40,12 +42,21 @@ Examples:
   echo 'coffee 3.50' | belljar chat ledger --session my-session
   belljar demo";
 
+const SERVE_HELP: &str = "\
+Examples:
+  belljar serve
+  belljar serve --data /var/lib/belljar --listen 127.0.0.1:7700 --config belljar.toml
+
+Environment:
+  OPENAI_API_KEY, OPENAI_BASE_URL, OPENAI_MODEL
+                               a model API `openai`, beside those of the configuration
+  RUST_LOG                     what is logged to stderr [default: warn,belljar=info]
+  BELLJAR_CRASH_AFTER_COMMIT   for kill tests: abort right after this many appends are on disk";
+
 #[derive(Subcommand)]
 enum Command {
     /// Serve sessions over HTTP until Ctrl-C, which drains; a second one ends at once.
-    #[command(
-        after_help = "Examples:\n  belljar serve\n  belljar serve --data /var/lib/belljar --listen 127.0.0.1:7700 --config belljar.toml"
-    )]
+    #[command(after_help = SERVE_HELP)]
     Serve(ServeArgs),
     /// Upload a component as a version of an agent.
     #[command(
@@ -62,6 +73,9 @@ enum Command {
         after_help = "Examples:\n  belljar demo --guests target/guests\n  OPENAI_API_KEY=... belljar demo"
     )]
     Demo(DemoArgs),
+    /// Say which version this is.
+    #[command(after_help = "Example:\n  belljar version")]
+    Version,
 }
 
 /// What `serve` is told.
@@ -131,6 +145,7 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .init();
     // Set once, before anything speaks TLS; an error means that it is set already.
     drop(rustls::crypto::ring::default_provider().install_default());
@@ -150,6 +165,7 @@ fn main() -> ExitCode {
             Command::Push(args) => push::run(args).await,
             Command::Chat(args) => chat::run(args).await,
             Command::Demo(args) => demo::run(args).await,
+            Command::Version => version(),
         }
     });
     // A blocked read of standard input must not keep the process.
@@ -160,5 +176,35 @@ fn main() -> ExitCode {
             eprintln!("belljar: error: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn version() -> anyhow::Result<()> {
+    writeln!(std::io::stdout(), "belljar {}", env!("CARGO_PKG_VERSION"))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn commands_are_well_formed_and_their_help_shows_examples() {
+        let mut cli = Cli::command();
+        cli.clone().debug_assert();
+        for command in cli.get_subcommands_mut() {
+            let help = command.render_help().to_string();
+            assert!(help.contains("Example"), "{help}");
+        }
+    }
+
+    #[test]
+    fn a_swap_is_of_a_move_of_live() {
+        let push = ["belljar", "push", "a.wasm", "--agent", "a"];
+        let parse = |more: &[&str]| Cli::try_parse_from([&push[..], more].concat()).is_ok();
+        assert!(parse(&[]) && parse(&["--live", "--swap", "decision"]));
+        assert!(!parse(&["--swap", "decision"]) && !parse(&["--live", "--swap", "now"]));
     }
 }

@@ -5,7 +5,7 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use crate::PushArgs;
-use crate::client::Client;
+use crate::client::{Client, segment};
 
 /// When a move of `live` reaches running turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -35,7 +35,10 @@ pub(crate) async fn run(args: PushArgs) -> Result<()> {
         };
         let body = json!({ "version": version["version"], "swap": swap });
         let moved = client
-            .put(&format!("/v1/agents/{}/labels/live", args.agent), &body)
+            .put(
+                &format!("/v1/agents/{}/labels/live", segment(&args.agent)),
+                &body,
+            )
             .await?;
         match moved["previous"].as_str() {
             Some(previous) => println!(

@@ -1,9 +1,9 @@
 //! Wiring: a host of concrete parts, listening.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -44,7 +44,11 @@ pub(crate) async fn start(mut config: Config, data: &Path, listen: SocketAddr) -
     let default_model = providers
         .full_name("default")
         .unwrap_or_else(|failure| failure.message);
-    std::fs::create_dir_all(data)
+    // Conversations are nobody else's business on this machine.
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(data)
         .with_context(|| format!("making the data folder {}", data.display()))?;
     let sqlite = SqliteStore::open_with(data, Options::default().on_fatal(end))?;
     let sqlite: Arc<dyn Store> = Arc::new(sqlite);
@@ -132,6 +136,10 @@ fn secret(path: &Path) -> Result<[u8; 32]> {
         file.write_all(&bytes).with_context(at)?;
         file.sync_all().with_context(at)?;
         std::fs::rename(&new, path).with_context(at)?;
+        if let Some(folder) = path.parent() {
+            let folder = File::open(folder).with_context(at)?;
+            folder.sync_all().with_context(at)?;
+        }
     }
     let bytes = std::fs::read(path).with_context(at)?;
     <[u8; 32]>::try_from(bytes)

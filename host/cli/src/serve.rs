@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use belljar_server::http;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 
 use crate::ServeArgs;
 use crate::config::Config;
@@ -14,6 +15,8 @@ use crate::running;
 
 /// Longest drain: what is not on disk by then is recovered at the next start.
 const DRAIN: Duration = Duration::from_secs(10);
+/// How long clients may take, once drained, to send the rest of a request or read an answer.
+const GOODBYE: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(args: ServeArgs) -> Result<()> {
     let config = Config::read(args.config.as_deref())?;
@@ -37,6 +40,7 @@ pub(crate) async fn run(args: ServeArgs) -> Result<()> {
     );
     println!("no keys are configured: everybody on this machine may use it");
     let host = running.host.clone();
+    let (tell, told) = oneshot::channel();
     let drained = async move {
         interrupted().await;
         eprintln!("belljar: draining; press Ctrl-C again to end at once");
@@ -45,9 +49,23 @@ pub(crate) async fn run(args: ServeArgs) -> Result<()> {
             std::process::exit(130);
         });
         host.drain(DRAIN).await;
+        // Nobody listens when the server is gone already.
+        let _ = tell.send(());
     };
-    http::serve(running.listener, running.host, running.http, drained).await?;
+    tokio::select! {
+        served = http::serve(running.listener, running.host, running.http, drained) => served?,
+        () = late(told) => eprintln!("belljar: ended while clients were still connected"),
+    }
     Ok(())
+}
+
+/// Resolves when clients had their time after the drain.
+async fn late(drained: oneshot::Receiver<()>) {
+    match drained.await {
+        Ok(()) => tokio::time::sleep(GOODBYE).await,
+        // The server failed before any drain, and says so itself.
+        Err(_) => std::future::pending().await,
+    }
 }
 
 /// Resolves at Ctrl-C or SIGTERM.

@@ -1,5 +1,6 @@
 //! Calls [C1–C15]: requesting, dispatching, retrying, settling, voiding.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use belljar_protocol::agent::{Handler, RetryPolicy};
@@ -151,6 +152,10 @@ impl Calls {
         at: Timestamp,
     ) {
         self.requested += 1;
+        // Asked for again after it failed: a late reply to an earlier attempt is none of this one.
+        let attempt = self
+            .get(&request.id)
+            .map_or(1, |entry| entry.attempt.saturating_add(1));
         // Only a worker's call waits for its decision; all others leave with the commit's sync.
         let dispatched = request.handler != Handler::Worker;
         let entry = Entry {
@@ -160,7 +165,7 @@ impl Calls {
             } else {
                 CallStatus::Queued
             },
-            attempt: 1,
+            attempt,
             failures: 0,
             deadline: request
                 .retry
@@ -300,13 +305,13 @@ impl Calls {
 }
 
 /// The tools a model was offered by a call: its own list, or the agent's tools and sub-agents of
-/// the config that held [A3].
+/// the config that held [A3]. None when there are none.
 pub(crate) fn offered(entry: &Entry) -> Option<Arc<Vec<LlmTool>>> {
     let Work::Llm(work) = &entry.request.work else {
         return None;
     };
     if let Some(tools) = &work.tools {
-        return Some(tools.clone());
+        return (!tools.is_empty()).then(|| tools.clone());
     }
     let config = &entry.config.as_ref()?.wire;
     let tools = config.tools.iter().map(|tool| LlmTool {
@@ -406,6 +411,7 @@ impl Draft {
         let doubled = policy.backoff_base_secs * 2_f64.powi(retry.min(64) as i32 - 1);
         let asked = failure
             .wait_secs
+            .filter(|secs| !secs.is_nan())
             .unwrap_or(0.0)
             .min(LONGEST_RETRY_AFTER_SECS);
         let wait = doubled.min(policy.backoff_max_secs).max(asked);
@@ -502,7 +508,8 @@ impl Draft {
         if ids.is_empty() {
             return;
         }
-        let about = |seed: &Seed| seed.call_id().is_some_and(|id| ids.contains(id));
+        let voided: BTreeSet<_> = ids.iter().collect();
+        let about = |seed: &Seed| seed.call_id().is_some_and(|id| voided.contains(id));
         self.drop_decisions(|queued| about(&queued.trigger));
         self.emit(Event::CallsVoided(CallsVoided { call_ids: ids }));
     }
@@ -646,7 +653,7 @@ impl Draft {
         match outcome {
             Ok(result) => self.settle_result(id, result.as_ref()),
             Err(failure) => {
-                self.fail_attempt(id, AttemptFailure::new(failure.error, failure.retryable))
+                self.fail_attempt(id, AttemptFailure::new(failure.error, failure.retryable));
             }
         }
         Ok(())
@@ -679,7 +686,7 @@ impl Draft {
             if entry.retry_at.is_some() {
                 self.emit(Event::CallAttempted(CallAttempted {
                     call_id: id.clone(),
-                    attempt: entry.attempt + 1,
+                    attempt: entry.attempt.saturating_add(1),
                 }));
                 self.queue_execute(&id);
             } else {
@@ -707,7 +714,7 @@ impl Draft {
         for (call_id, attempt) in in_flight {
             self.emit(Event::CallAttempted(CallAttempted {
                 call_id,
-                attempt: attempt + 1,
+                attempt: attempt.saturating_add(1),
             }));
         }
     }

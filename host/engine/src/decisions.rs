@@ -1,5 +1,6 @@
 //! Decisions [D1–D9]: what becomes of an answer, and of a delivery that gave none.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use belljar_protocol::Json;
@@ -123,7 +124,9 @@ impl Draft {
             }
             // A failed action ends only a turn that it opened itself.
             Seed::ClientAction(_)
-                if self.state.turn.as_ref().is_some_and(|turn| !turn.by_action) => {}
+                if self.state.turn.as_ref().is_some_and(|turn| {
+                    turn.opened_by.as_ref() != Some(&live.queued.decision_id)
+                }) => {}
             Seed::SessionStart(_)
             | Seed::ClientMessages(_)
             | Seed::ClientAction(_)
@@ -178,7 +181,12 @@ impl Draft {
             Answer::Accept => &proposal.response,
             Answer::Respond(response) => response,
         };
-        let model_error = self.model_error(&live.queued.trigger);
+        let model_error = composed
+            .ask
+            .turn_id
+            .is_some()
+            .then(|| self.model_error(&live.queued.trigger))
+            .flatten();
         let answered = Event::DecisionAnswered(DecisionAnswered {
             decision_id: live.queued.decision_id.clone(),
             attempt: live.attempts,
@@ -253,15 +261,11 @@ impl Draft {
                 ProposedMessages::View => (view.recorded.last().copied(), &view.new),
                 ProposedMessages::These(list) => self.reconcile(composed, list),
             },
-            Records::These(list) => self.reconcile(composed, list),
-        };
-        for (ix, message) in list.iter().enumerate() {
-            if message.role == Role::Tool && message.tool_call_id.is_none() {
-                return Err(format!(
-                    "messages[{ix}].tool_call_id: a message of role `tool` must name the call it answers"
-                ));
+            Records::These(list) => {
+                check_messages(list)?;
+                self.reconcile(composed, list)
             }
-        }
+        };
         if list.is_empty() {
             if end != self.state.tree.head() {
                 let head = self.state.tree.id_of(end).cloned();
@@ -273,10 +277,9 @@ impl Draft {
         let mut chain = imbl::OrdSet::<MessageId>::new();
         for message in list {
             // A known id in a new place is a new node: it gets an id of its own.
-            let fresh = message
-                .id
-                .as_ref()
-                .is_none_or(|id| self.state.tree.find(id).is_some() || chain.contains(id));
+            let fresh = message.id.as_ref().is_none_or(|id| {
+                id.as_str().is_empty() || self.state.tree.find(id).is_some() || chain.contains(id)
+            });
             let message = match fresh {
                 true => {
                     Arc::new(Message::clone(message).with_id(MessageId::from(self.ids.fresh())))
@@ -335,11 +338,13 @@ impl Draft {
         });
         let calls = self.state.calls.clone();
         self.drop_decisions(|queued| {
-            queued
-                .trigger
-                .call_id()
-                .and_then(|id| calls.get(id))
-                .is_some_and(|entry| stranded(entry))
+            // A reply that came while the correction waited answers a prompt that is no more.
+            let superseded = corrects
+                && turn.is_some()
+                && queued.turn_id == turn
+                && matches!(queued.trigger, Seed::LlmFinished(_));
+            let entry = queued.trigger.call_id().and_then(|id| calls.get(id));
+            superseded || entry.is_some_and(|entry| stranded(entry))
         });
     }
 
@@ -364,22 +369,20 @@ impl Draft {
 
     fn set_agent(&mut self, agent: Option<&Arc<AgentConfig>>, at_root: bool) -> Result<(), Wrong> {
         let Some(agent) = agent else { return Ok(()) };
-        check_agent(agent)?;
         let holds = if at_root {
             self.state.tree.root_holds()
         } else {
             self.state.tree.holds()
         };
-        if holds
-            .config
-            .as_ref()
-            .is_none_or(|config| config.wire != *agent)
-        {
-            self.emit(Event::AgentSet(AgentSet {
-                agent: agent.clone(),
-                at_root,
-            }));
+        let known = holds.config.as_ref();
+        if known.is_some_and(|config| config.wire == *agent) {
+            return Ok(());
         }
+        check_agent(agent)?;
+        self.emit(Event::AgentSet(AgentSet {
+            agent: agent.clone(),
+            at_root,
+        }));
         Ok(())
     }
 
@@ -395,11 +398,11 @@ impl Draft {
         if entry.status != CallStatus::Pending || entry.attempt != *attempt {
             return;
         }
-        let secs = match entry.request.explicit_retry {
-            true => entry.request.retry.timeout_secs,
-            false => Some(DEFERRED_SECS),
+        // Its own policy's clock has been running since dispatch [C5].
+        let deadline = match entry.request.explicit_retry {
+            true => entry.deadline,
+            false => Some(self.at().plus_secs(DEFERRED_SECS)),
         };
-        let deadline = secs.map(|secs| self.at().plus_secs(secs));
         self.emit(Event::CallDeferred(CallDeferred {
             call_id: id.clone(),
             deadline,
@@ -456,6 +459,9 @@ impl Actions<'_> {
             }
             Action::SubAgentSpawn(action) => {
                 check_retry(action.retry.as_ref())?;
+                if action.tool_call_id.as_str().is_empty() {
+                    return Err("tool_call_id: must not be empty".into());
+                }
                 self.spawned.push(action.session_id.clone());
                 if draft.state.calls.get(&action.tool_call_id).is_some() {
                     return Ok(());
@@ -534,9 +540,13 @@ impl Actions<'_> {
 
     /// D5: explicit > the config that holds now > the engine's defaults.
     fn llm_call(&self, draft: &mut Draft, action: &LlmCallAction) -> Result<(), Wrong> {
-        if self.turn().is_none() && draft.state.turn.is_some() {
+        if self.turn().is_none()
+            && draft.state.turn.is_some()
+            && self.composed.ask.trigger.call_id().is_some()
+        {
             return Err(
-                ": a decision outside a turn may not ask for a model call while a turn runs".into(),
+                ": a decision about a call of a turn that has ended may not ask for a model call while another turn runs"
+                    .into(),
             );
         }
         let config = draft
@@ -567,27 +577,28 @@ impl Actions<'_> {
         if let Some(tools) = &action.tools {
             check_llm_tools(tools)?;
         }
-        for (ix, message) in action.messages.iter().flatten().enumerate() {
-            if message.role == Role::Tool && message.tool_call_id.is_none() {
-                return Err(format!(
-                    "messages[{ix}].tool_call_id: a message of role `tool` must name the call it answers"
-                ));
-            }
-        }
+        check_messages(action.messages.as_deref().unwrap_or_default())?;
+        let id = given_or_fresh(action.id.as_ref(), draft);
         // C2: an id that is known writes nothing, unless it is a model call that failed.
-        let id = action
-            .id
-            .clone()
-            .unwrap_or_else(|| CallId::from(draft.ids.fresh()));
-        let again = draft
+        if let Some(entry) = draft.state.calls.get(&id) {
+            if !entry.is_llm() || entry.status != CallStatus::Failed {
+                return Ok(());
+            }
+            draft.drop_decisions(|queued| queued.trigger.call_id() == Some(&id));
+        } else if draft
             .state
-            .calls
-            .get(&id)
-            .is_none_or(|e| e.is_llm() && e.status == CallStatus::Failed);
-        if !again {
-            return Ok(());
+            .tree
+            .find(&MessageId::from(id.as_str()))
+            .is_some()
+        {
+            return Err(format!(
+                "id: `{id}` is the id of a recorded message, and the reply would have it too"
+            ));
         }
-        let turn_stream = draft.state.turn.as_ref().and_then(|turn| turn.stream);
+        let turn = draft.state.turn.as_ref();
+        let turn_stream = turn
+            .filter(|turn| Some(&turn.turn_id) == self.turn())
+            .and_then(|turn| turn.stream);
         let stream = action
             .stream
             .or(turn_stream)
@@ -619,9 +630,6 @@ impl Actions<'_> {
     }
 
     fn tool_call(&self, draft: &mut Draft, action: &ToolCallAction) -> Result<(), Wrong> {
-        if action.name.is_empty() {
-            return Err("name: must not be empty".into());
-        }
         check_retry(action.retry.as_ref())?;
         let config = draft.state.tree.holds().config.as_ref();
         let declared = config.and_then(|config| {
@@ -638,10 +646,7 @@ impl Actions<'_> {
         if handler == Handler::Server {
             return Err("handler: a tool is run by `worker` or `client`, not by `server`".into());
         }
-        let id = action
-            .id
-            .clone()
-            .unwrap_or_else(|| CallId::from(draft.ids.fresh()));
+        let id = given_or_fresh(action.id.as_ref(), draft);
         if draft.state.calls.get(&id).is_some() {
             return Ok(());
         }
@@ -711,7 +716,33 @@ impl Actions<'_> {
                 "id: call `{id}` is not one that this agent settles"
             ));
         }
+        if let Some(attempt) = attempt.filter(|attempt| *attempt > entry.attempt) {
+            return Err(format!(
+                "attempt: call `{id}` is at attempt {}, there was no attempt {attempt} yet",
+                entry.attempt
+            ));
+        }
         Ok((!is_raced(entry, attempt)).then(|| id.clone()))
+    }
+}
+
+/// The id an action names, else a fresh one [D5]. An empty one names nothing.
+fn given_or_fresh(id: Option<&CallId>, draft: &mut Draft) -> CallId {
+    let given = id.filter(|id| !id.as_str().is_empty());
+    given
+        .cloned()
+        .unwrap_or_else(|| CallId::from(draft.ids.fresh()))
+}
+
+/// Role `tool` needs `tool_call_id` [§7].
+fn check_messages(messages: &[Arc<Message>]) -> Result<(), Wrong> {
+    let lacks =
+        |message: &Arc<Message>| message.role == Role::Tool && message.tool_call_id.is_none();
+    match messages.iter().position(lacks) {
+        Some(ix) => Err(format!(
+            "messages[{ix}].tool_call_id: a message of role `tool` must name the call it answers"
+        )),
+        None => Ok(()),
     }
 }
 
@@ -764,12 +795,12 @@ fn check_tools<'a>(
             schema::MAX_TOOLS
         ));
     }
-    let mut names = imbl::OrdSet::new();
+    let mut names = BTreeSet::new();
     for (ix, (name, input, output)) in tools.enumerate() {
         if name.is_empty() {
             return Err(format!("tools[{ix}].name: must not be empty"));
         }
-        if names.insert(name).is_some() {
+        if !names.insert(name) {
             return Err(format!("tools[{ix}].name: `{name}` is declared twice"));
         }
         for (field, schema) in [("input", input), ("output", output)] {
@@ -816,11 +847,19 @@ fn check_agent(agent: &AgentConfig) -> Result<(), Wrong> {
         )
     }))
     .map_err(wrong)?;
+    let offered = agent.tools.len() + agent.sub_agents.len();
+    if offered > schema::MAX_TOOLS {
+        return Err(format!(
+            "agent.sub_agents: {offered} tools and sub-agents, at most {} are allowed",
+            schema::MAX_TOOLS
+        ));
+    }
+    let mut names: BTreeSet<&str> = agent.tools.iter().map(|tool| tool.name.as_str()).collect();
     for (ix, sub_agent) in agent.sub_agents.iter().enumerate() {
-        let id = &sub_agent.id;
-        if id.as_str().is_empty() || agent.tools.iter().any(|tool| tool.name == id.as_str()) {
+        let id = sub_agent.id.as_str();
+        if id.is_empty() || !names.insert(id) {
             return Err(format!(
-                "agent.sub_agents[{ix}].id: `{id}` is empty or also the name of a tool"
+                "agent.sub_agents[{ix}].id: `{id}` is empty or also the name of another tool or sub-agent"
             ));
         }
     }

@@ -278,13 +278,15 @@ impl Draft {
     }
 
     pub(crate) fn with_id(&mut self, message: Arc<Message>) -> Arc<Message> {
-        match message.id {
-            Some(_) => message,
-            None => {
-                let id = MessageId::from(self.ids.fresh());
-                Arc::new(Arc::unwrap_or_clone(message).with_id(id))
-            }
+        let named = message
+            .id
+            .as_ref()
+            .is_some_and(|id| !id.as_str().is_empty());
+        if named {
+            return message;
         }
+        let id = MessageId::from(self.ids.fresh());
+        Arc::new(Arc::unwrap_or_clone(message).with_id(id))
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use belljar_protocol::call::Work;
 use belljar_protocol::id::CallId;
-use belljar_protocol::message::{Message, Role};
+use belljar_protocol::message::{Message, Role, ToolCall};
 use belljar_protocol::model::LlmRequest;
 
 use crate::calls::{Calls, Entry, offered};
@@ -52,31 +52,39 @@ pub(crate) fn request(tree: &Tree, calls: &Calls, entry: &Entry) -> Option<LlmRe
 
 /// Each assistant tool call is followed directly by its result; a missing one becomes a
 /// placeholder, an orphan tool message is left out. Nothing is recorded.
+///
+/// A result belongs to the last call of its id before it: histories that clients bring along may
+/// use an id more than once.
 fn repaired(messages: Vec<Arc<Message>>, is_open: impl Fn(&CallId) -> bool) -> Vec<Arc<Message>> {
-    let mut results: BTreeMap<CallId, Arc<Message>> = BTreeMap::new();
-    for message in messages.iter().filter(|message| message.role == Role::Tool) {
-        if let Some(id) = &message.tool_call_id {
-            results.entry(id.clone()).or_insert_with(|| message.clone());
+    // Place of a call (message, tool call) → its result.
+    let mut results: BTreeMap<(usize, usize), Arc<Message>> = BTreeMap::new();
+    let mut last: BTreeMap<&CallId, (usize, usize)> = BTreeMap::new();
+    for (ix, message) in messages.iter().enumerate() {
+        for (nth, call) in asked(message).iter().enumerate() {
+            last.insert(&call.id, (ix, nth));
+        }
+        let answers = message.tool_call_id.as_ref();
+        if let Some(place) = answers
+            .filter(|_| message.role == Role::Tool)
+            .and_then(|id| last.get(id))
+        {
+            results.entry(*place).or_insert_with(|| message.clone());
         }
     }
     let mut out = Vec::with_capacity(messages.len());
-    for message in messages {
+    for (ix, message) in messages.iter().enumerate() {
         if message.role == Role::Tool {
             continue;
         }
-        let asked: Vec<CallId> = match message.role {
-            Role::Assistant => message
-                .tool_calls
-                .iter()
-                .map(|call| call.id.clone())
-                .collect(),
-            Role::System | Role::User | Role::Tool => Vec::new(),
-        };
-        out.push(message);
-        for id in asked {
-            let result = results.get(&id).cloned().unwrap_or_else(|| {
-                let text = if is_open(&id) { RUNNING } else { INTERRUPTED };
-                Arc::new(Message::tool_result(id, text))
+        out.push(message.clone());
+        for (nth, call) in asked(message).iter().enumerate() {
+            let result = results.remove(&(ix, nth)).unwrap_or_else(|| {
+                let text = if is_open(&call.id) {
+                    RUNNING
+                } else {
+                    INTERRUPTED
+                };
+                Arc::new(Message::tool_result(call.id.clone(), text))
             });
             out.push(result);
         }
@@ -84,10 +92,18 @@ fn repaired(messages: Vec<Arc<Message>>, is_open: impl Fn(&CallId) -> bool) -> V
     out
 }
 
+/// The tool calls of a message; only an assistant's count.
+fn asked(message: &Message) -> &[ToolCall] {
+    match message.role {
+        Role::Assistant => &message.tool_calls,
+        Role::System | Role::User | Role::Tool => &[],
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use belljar_protocol::message::{Function, ToolCall};
+    use belljar_protocol::message::Function;
 
     fn asks(ids: &[&str]) -> Arc<Message> {
         let mut message = Message::text(Role::Assistant, "");
@@ -139,7 +155,25 @@ mod tests {
             shape(&out),
             ["User", "Assistant", "k1=K1", "k2=K2", &k3, "User"]
         );
+        let out = repaired(vec![result("k1"), asks(&["k1"])], |_| false);
+        let k1 = format!("k1={INTERRUPTED}");
+        assert_eq!(shape(&out), ["Assistant", &k1]);
         let out = repaired(vec![asks(&["k9"])], |_| false);
         assert_eq!(shape(&out)[1], format!("k9={INTERRUPTED}"));
+    }
+
+    #[test]
+    fn t7_an_id_used_twice_gets_each_its_own_result() {
+        let said = |text: &str| Arc::new(Message::tool_result(CallId::from("k"), text));
+        let messages = vec![asks(&["k"]), said("first"), asks(&["k"]), said("second")];
+        let out = repaired(messages, |_| false);
+        assert_eq!(
+            shape(&out),
+            ["Assistant", "k=first", "Assistant", "k=second"]
+        );
+        let messages = vec![asks(&["k"]), said("first"), asks(&["k"])];
+        let k = format!("k={INTERRUPTED}");
+        let out = repaired(messages, |_| false);
+        assert_eq!(shape(&out), ["Assistant", "k=first", "Assistant", &k]);
     }
 }

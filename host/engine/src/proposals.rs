@@ -11,6 +11,7 @@ use belljar_protocol::decision::{
 };
 use belljar_protocol::id::{AgentId, CallId, DecisionId, MessageId, SessionId};
 use belljar_protocol::message::{Content, Message, Role, ToolCall};
+use belljar_protocol::ports::SessionView;
 
 use crate::calls::offered;
 use crate::ids;
@@ -96,10 +97,12 @@ fn client_messages(view: &View) -> Proposal {
     if view.frozen.tree.holds_at(view.at).config.is_none() {
         return Proposal::default();
     }
-    Proposal::new(
-        ProposedMessages::View,
-        vec![Action::LlmCall(LlmCallAction::default())],
-    )
+    // An empty list of messages records nothing, also when it is a view.
+    let messages = match view.view_count() {
+        0 => ProposedMessages::None,
+        _ => ProposedMessages::View,
+    };
+    Proposal::new(messages, vec![Action::LlmCall(LlmCallAction::default())])
 }
 
 /// P2: an error for a tool the model was not offered, or for arguments that are not valid.
@@ -245,6 +248,9 @@ fn call_finished(
         (None, true) => None,
         _ => Some(offered(parent).unwrap_or_default()),
     };
+    let default_handler = current
+        .and_then(|config| config.wire.handler)
+        .unwrap_or(Handler::Server);
     let action = LlmCallAction {
         id: None,
         model: Some(work.model.clone()),
@@ -258,7 +264,7 @@ fn call_finished(
             .request
             .explicit_retry
             .then(|| parent.request.retry.clone()),
-        handler: (parent.request.handler == Handler::Worker).then_some(Handler::Worker),
+        handler: (parent.request.handler != default_handler).then_some(parent.request.handler),
     };
     Proposal::new(messages, vec![Action::LlmCall(action)])
 }

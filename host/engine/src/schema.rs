@@ -71,11 +71,12 @@ fn violations(validator: &Validator, value: &Value) -> Result<(), String> {
         .take(3)
         .map(|error| {
             let at = error.instance_path().to_string();
-            if at.is_empty() {
+            let text = if at.is_empty() {
                 error.to_string()
             } else {
                 format!("{at}: {error}")
-            }
+            };
+            shortened(text)
         })
         .collect();
     if found.is_empty() {
@@ -83,6 +84,16 @@ fn violations(validator: &Validator, value: &Value) -> Result<(), String> {
     } else {
         Err(found.join("; "))
     }
+}
+
+/// A violation quotes what it found, which may be all of the arguments.
+fn shortened(mut text: String) -> String {
+    const MOST: usize = 500;
+    if text.len() > MOST {
+        text.truncate(text.floor_char_boundary(MOST));
+        text.push('…');
+    }
+    text
 }
 
 fn depth(value: &Value) -> usize {

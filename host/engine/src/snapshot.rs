@@ -2,13 +2,14 @@
 //!
 //! The document's types are its own: state is not serialisable, so that its shape stays free.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use belljar_protocol::agent::AgentConfig;
 use belljar_protocol::call::{CallRequest, CallStatus, LlmReply, Outcome};
 use belljar_protocol::decision::Identity;
 use belljar_protocol::event::{DecisionQueued, TurnEnded};
-use belljar_protocol::id::{AgentId, CallId, MessageId, SessionId, TurnId, VersionId};
+use belljar_protocol::id::{AgentId, CallId, DecisionId, MessageId, SessionId, TurnId, VersionId};
 use belljar_protocol::message::Message;
 use belljar_protocol::scratch::{DeliveredFile, ScratchManifest};
 use belljar_protocol::snapshot::{FORMAT, Snapshot};
@@ -85,6 +86,8 @@ struct ActiveBody {
     started_at: Timestamp,
     stream: Option<bool>,
     by_action: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    opened_by: Option<DecisionId>,
     spent: SumBody,
 }
 
@@ -147,30 +150,30 @@ struct FileBody {
     file: DeliveredFile,
 }
 
-/// Values written once each. Neighbours share theirs, so comparing with the last one written
-/// finds nearly all repeats.
+/// Values written once each. Neighbours share their state, so comparing with the last one
+/// written finds nearly all repeats.
 #[derive(Default)]
 struct Values {
     states: Vec<Json>,
     configs: Vec<Arc<Config>>,
+    /// Where a config is in `configs`, by its address.
+    places: BTreeMap<*const Config, usize>,
 }
 
 impl Values {
     fn config(&mut self, config: Option<&Arc<Config>>) -> Option<usize> {
         let config = config?;
-        let known = self
-            .configs
-            .iter()
-            .rposition(|known| Arc::ptr_eq(known, config));
-        Some(known.unwrap_or_else(|| {
+        let place = self.places.entry(Arc::as_ptr(config)).or_insert_with(|| {
             self.configs.push(config.clone());
             self.configs.len() - 1
-        }))
+        });
+        Some(*place)
     }
 
     fn holds(&mut self, holds: &Holds) -> HoldsBody {
         let state = holds.state.as_ref().map(|state| {
-            if self.states.last() != Some(state) {
+            // By text: it travels byte for byte, and equal values may be written differently.
+            if self.states.last().map(Json::as_str) != Some(state.as_str()) {
                 self.states.push(state.clone());
             }
             self.states.len() - 1
@@ -228,6 +231,7 @@ pub fn snapshot(state: &State) -> Option<Snapshot> {
             started_at: turn.started_at,
             stream: turn.stream,
             by_action: turn.by_action,
+            opened_by: turn.opened_by.clone(),
             spent: sum_body(&turn.spent),
         }),
         last_turn: state.last_turn.clone(),
@@ -370,6 +374,7 @@ pub fn restore(session_id: SessionId, snapshot: &Snapshot) -> Result<State, Unre
         started_at: turn.started_at,
         stream: turn.stream,
         by_action: turn.by_action,
+        opened_by: turn.opened_by,
         spent: sum(&turn.spent),
     });
     state.last_turn = body.last_turn;
@@ -389,6 +394,12 @@ pub fn restore(session_id: SessionId, snapshot: &Snapshot) -> Result<State, Unre
         state
             .tree
             .restore_node(node.message, node.parent, holds(node.holds));
+    }
+    if body
+        .head
+        .is_some_and(|head| head as usize >= state.tree.len())
+    {
+        return Err(damaged("the head is no node".into()));
     }
     state.tree.restore_head(holds(body.root), body.head);
     for call in body.calls {

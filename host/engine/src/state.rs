@@ -1,9 +1,10 @@
 //! A session's state: the fold of its log.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
 use belljar_protocol::Timestamp;
-use belljar_protocol::decision::Identity;
+use belljar_protocol::decision::{Identity, Trigger};
 use belljar_protocol::event::{Commit, Event, Seed, TurnEnded, TurnError, TurnStatus};
 use belljar_protocol::id::{AgentId, CallId, DecisionId, SessionId, TurnId, VersionId};
 use belljar_protocol::scratch::{DeliveredFile, ScratchManifest};
@@ -66,6 +67,8 @@ pub struct ActiveTurn {
     /// The input's override of the config's `stream`.
     pub stream: Option<bool>,
     pub(crate) by_action: bool,
+    /// The decision that a `client.action` opened it for: its failure ends the turn [D8].
+    pub(crate) opened_by: Option<DecisionId>,
     pub(crate) spent: Sum,
 }
 
@@ -247,13 +250,18 @@ impl State {
     pub fn composed(&self) -> Option<Composed> {
         let live = self.live.as_ref()?;
         let mut composed = Composed::clone(live.composed());
-        composed.ask.attempts = live.attempts;
-        composed.ask.deadline = composed
-            .ask
+        let ask = &mut composed.ask;
+        ask.attempts = live.attempts;
+        ask.deadline = ask
             .trigger
             .call_id()
             .and_then(|id| self.calls.get(id))
             .and_then(|entry| entry.deadline);
+        if let Trigger::ToolExecute { deadline, .. } | Trigger::LlmExecute { deadline, .. } =
+            &mut ask.trigger
+        {
+            *deadline = ask.deadline;
+        }
         Some(composed)
     }
 
@@ -330,6 +338,7 @@ pub(crate) fn apply_event(state: &mut State, at: Timestamp, event: &Event) {
                 started_at: at,
                 stream: event.stream,
                 by_action: event.by_action,
+                opened_by: None,
                 spent: Sum::default(),
             });
         }
@@ -344,6 +353,13 @@ pub(crate) fn apply_event(state: &mut State, at: Timestamp, event: &Event) {
             state.last_turn = Some(Arc::new(event.clone()));
         }
         Event::DecisionQueued(event) => {
+            if let (Seed::ClientAction(_), Some(turn)) = (&event.trigger, &mut state.turn)
+                && turn.by_action
+                && event.turn_id.as_ref() == Some(&turn.turn_id)
+            {
+                turn.opened_by
+                    .get_or_insert_with(|| event.decision_id.clone());
+            }
             let queued = Queued {
                 decision_id: event.decision_id.clone(),
                 turn_id: event.turn_id.clone(),
@@ -368,7 +384,7 @@ pub(crate) fn apply_event(state: &mut State, at: Timestamp, event: &Event) {
         }
         Event::DecisionFailed(event) => match event.retry_at {
             Some(retry_at) => edit_live(state, &event.decision_id, |live| {
-                live.attempts = event.attempt + 1;
+                live.attempts = event.attempt.saturating_add(1);
                 live.not_before = Some(retry_at);
             }),
             None => end_live(state, &event.decision_id),
@@ -388,16 +404,23 @@ pub(crate) fn apply_event(state: &mut State, at: Timestamp, event: &Event) {
             }
         }
         Event::DecisionsDropped(event) => {
-            for id in &event.decision_ids {
-                end_live(state, id);
-                let waiting = state
-                    .queue
-                    .iter()
-                    .find(|queued| queued.decision_id == *id)
-                    .cloned();
-                if let Some(queued) = waiting {
+            let ids: BTreeSet<_> = event.decision_ids.iter().collect();
+            if let Some(live) = &state.live
+                && ids.contains(&live.queued.decision_id)
+            {
+                end_live(state, &live.queued.decision_id.clone());
+            }
+            if state
+                .queue
+                .iter()
+                .any(|queued| ids.contains(&queued.decision_id))
+            {
+                let (dropped, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut state.queue)
+                    .into_iter()
+                    .partition(|queued| ids.contains(&queued.decision_id));
+                state.queue = kept.into_iter().collect();
+                for queued in dropped {
                     forget(state, &queued.trigger);
-                    state.queue.retain(|queued| queued.decision_id != *id);
                 }
             }
         }

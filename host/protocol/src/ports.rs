@@ -324,7 +324,10 @@ pub trait Store: Blobs {
     /// The agents that have any version, by name.
     fn agents(&self, tenant: &TenantId) -> Boxed<'_, Result<Vec<AgentId>, StoreError>>;
     /// Moves a label to `version`, or removes it; gives the move as it was recorded.
-    #[allow(clippy::too_many_arguments, reason = "they are the row that is written")]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "they are the row that is written"
+    )]
     fn move_label(
         &self,
         tenant: &TenantId,

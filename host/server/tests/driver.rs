@@ -1,5 +1,11 @@
 //! The driver on a store in memory: what leaves, when, and what a crash costs.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "tests say what they expect"
+)]
+
 #[path = "driver/bed.rs"]
 #[allow(unreachable_pub, dead_code, reason = "it serves several test binaries")]
 mod bed;

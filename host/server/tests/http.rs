@@ -1,5 +1,11 @@
 //! The routes, over a host on a store in memory: shapes, refusals, streams.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "tests say what they expect"
+)]
+
 #[path = "driver/bed.rs"]
 #[allow(unreachable_pub, dead_code, reason = "it serves several test binaries")]
 mod bed;

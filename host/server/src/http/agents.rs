@@ -2,14 +2,16 @@
 
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode};
 use belljar_protocol::id::{AgentId, VersionId};
 use belljar_protocol::problem::Problem;
 use belljar_protocol::version::Swap;
 use serde::{Deserialize, Serialize};
 
 use super::App;
-use super::problems::{Answer, COMPONENT_BYTES, JSON_BYTES, Refusal, json, read, read_json};
+use super::problems::{
+    Answer, COMPONENT_BYTES, JSON_BYTES, Refusal, is_of_kind, json, read, read_json,
+};
 
 /// Who moves labels, until keys exist.
 const BY: &str = "operator";
@@ -28,14 +30,7 @@ pub(super) async fn upload(
     body: Body,
 ) -> Answer {
     let agent = agent_id(agent)?;
-    let kind = headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or("");
-    if kind != "application/wasm" {
-        let detail = format!("content-type is `{kind}`; send the component as `application/wasm`");
-        return Err(Problem::new(415, "content_type", detail).into());
-    }
+    is_of_kind(&headers, "application/wasm")?;
     let component = read(&headers, body, COMPONENT_BYTES).await?;
     let uploaded = app
         .host
@@ -92,6 +87,7 @@ pub(super) async fn version(
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct MoveBody {
     version: VersionId,
     #[serde(default)]

@@ -26,29 +26,31 @@ fn refusal(headers: &HeaderMap, authority: Option<&str>, more: &[String]) -> Opt
     let named = headers
         .get(header::HOST)
         .map(|value| value.to_str().unwrap_or(""));
-    let host = named.or(authority).map(host_of);
-    let Some(host) = host.filter(|host| is_ours(host, more)) else {
-        let said = named.or(authority).unwrap_or("");
+    let said = named.or(authority).unwrap_or("");
+    if !host_of(said).is_some_and(|host| is_ours(host, more)) {
         let detail = format!(
             "`{said}` is no name of this host; call it by a loopback name, or list the name under `hosts`"
         );
         return Some(Problem::new(403, "host_refused", detail));
-    };
+    }
     let origin = headers.get(header::ORIGIN)?.to_str().unwrap_or("");
-    let of_origin = origin.split_once("://").map(|(_, rest)| host_of(rest));
-    if of_origin == Some(host) {
+    // With its port: what else is served on this machine is another site.
+    let of_origin = origin.split_once("://").map(|(_, rest)| rest);
+    if of_origin.is_some_and(|of_origin| of_origin.eq_ignore_ascii_case(said)) {
         return None;
     }
     let detail = format!("requests of pages from `{origin}` are refused");
     Some(Problem::new(403, "origin_refused", detail))
 }
 
-/// The host of `host[:port]`, brackets of IPv6 kept off.
-fn host_of(authority: &str) -> &str {
-    if let Some(rest) = authority.strip_prefix('[') {
-        return rest.split(']').next().unwrap_or("");
-    }
-    authority.split([':', '/']).next().unwrap_or("")
+/// The host of `host[:port]`, brackets of IPv6 kept off; none for anything else.
+fn host_of(authority: &str) -> Option<&str> {
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => rest.split_once(']')?,
+        None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
+    };
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    (port.is_empty() || port.strip_prefix(':').is_some_and(is_port)).then_some(host)
 }
 
 fn is_ours(host: &str, more: &[String]) -> bool {
@@ -87,6 +89,9 @@ mod tests {
             "127.0.0.1.evil.example",
             "10.0.0.1",
             "localhost.evil.example",
+            "localhost:7700@evil.example",
+            "[::1]evil.example",
+            "[::1",
             "",
             "[::2]",
         ] {
@@ -95,6 +100,10 @@ mod tests {
         assert_eq!(code("localhost:7700", Some("http://localhost:7700")), None);
         for origin in [
             "null",
+            "localhost:7700",
+            "http://localhost",
+            "http://localhost:3000",
+            "http://localhost:7700@evil.example",
             "http://evil.example",
             "http://localhost.evil.example",
             "https://127.0.0.1@evil.example",

@@ -8,6 +8,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
 use belljar_protocol::event::Event;
+use belljar_protocol::id::SessionId;
 use belljar_protocol::problem::Problem;
 use belljar_protocol::sse;
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,9 @@ use super::App;
 use super::problems::{Answer, Refusal, json};
 use super::sessions::{limit, session_id};
 use crate::driver::{Item, LogEvent, Subscription};
+
+/// How far back a stream looks for the end of the turn it is to end with.
+const LOOK_BACK: u32 = 256;
 
 /// A comment is sent when nothing else was for this long, so that proxies keep the stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -53,9 +57,14 @@ pub(super) async fn get(
     }
     let after = last_event_id(&headers)?.or(query.after).unwrap_or(0);
     let watch = app.host.subscribe(&app.tenant(), &session, after).await?;
+    let until_caught_up = match &query.turn_id {
+        Some(turn) if after > 0 => has_ended(&app, &session, turn, after).await?,
+        _ => false,
+    };
     let stream = Stream {
         watch,
         until: query.turn_id,
+        until_caught_up,
         stopping: app.stopping.clone(),
         over: false,
     };
@@ -83,10 +92,31 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
     })
 }
 
+/// Whether a turn ended at or shortly before `after`: a stream from there would wait for ever.
+/// One query, however long the log is.
+async fn has_ended(
+    app: &App,
+    session: &SessionId,
+    turn: &str,
+    after: u64,
+) -> Result<bool, Refusal> {
+    let from = after.saturating_sub(LOOK_BACK.into());
+    let page = app
+        .host
+        .log(&app.tenant(), session, from, LOOK_BACK)
+        .await?;
+    Ok(page.events.iter().any(|past| {
+        past.seq <= after
+            && matches!(&*past.event, Event::TurnEnded(ended) if ended.turn_id.as_str() == turn)
+    }))
+}
+
 struct Stream {
     watch: Subscription,
     /// The turn whose end ends the stream.
     until: Option<String>,
+    /// It has ended before the stream began.
+    until_caught_up: bool,
     stopping: watch::Receiver<bool>,
     over: bool,
 }
@@ -116,7 +146,10 @@ impl Stream {
                 let kind = event.kind();
                 frame(kind, Some(seq), &LogEvent { seq, at, event })
             }
-            Item::CaughtUp { seq } => frame("caught-up", None, &serde_json::json!({ "seq": seq })),
+            Item::CaughtUp { seq } => {
+                self.over = self.until_caught_up;
+                frame("caught-up", None, &serde_json::json!({ "seq": seq }))
+            }
             Item::Delta {
                 call_id,
                 attempt,

@@ -12,11 +12,14 @@ mod openapi;
 mod problems;
 mod routes;
 mod sessions;
+#[cfg(test)]
+mod tests;
 
 use std::future::Future;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
+use axum::serve::ListenerExt;
 use belljar_protocol::id::TenantId;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -61,11 +64,15 @@ pub fn router(host: Host, config: HttpConfig) -> Router {
 }
 
 fn build(app: App) -> Router {
-    routes::ROUTES
-        .iter()
-        .fold(Router::new(), |router, route| {
-            router.route(route.path, (route.handler)())
-        })
+    let routes = routes::ROUTES.iter().fold(Router::new(), |router, route| {
+        router.route(route.path, (route.handler)())
+    });
+    guarded(routes, app)
+}
+
+/// Routes behind what holds for all of them.
+fn guarded(routes: Router<App>, app: App) -> Router {
+    routes
         .fallback(problems::no_such_route)
         .method_not_allowed_fallback(problems::no_such_method)
         .layer(from_fn_with_state(app.clone(), gate::check))
@@ -90,6 +97,12 @@ pub async fn serve(
         config: config.into(),
         stopping,
     };
+    // A token is a small write: it must not wait for the acknowledgement of the one before it.
+    let listener = listener.tap_io(|connection| {
+        if let Err(error) = connection.set_nodelay(true) {
+            tracing::debug!(%error, "a connection keeps small writes back");
+        }
+    });
     axum::serve(listener, build(app))
         .with_graceful_shutdown(async move {
             shutdown.await;

@@ -35,52 +35,62 @@ fn operation(route: &Route) -> Value {
             json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } }),
         )
     });
-    let in_query = route.query.iter().map(|(name, kind, meaning)| {
-        json!({ "name": name, "in": "query", "description": meaning, "schema": { "type": kind } })
+    let beside = route.takes.iter().map(|takes| {
+        json!({
+            "name": takes.name, "in": takes.place, "description": takes.meaning,
+            "schema": { "type": takes.kind },
+        })
     });
     let mut responses = Map::new();
     for (status, schema) in route.gives {
         let mut response = json!({ "description": reason(*status) });
-        if let Some((kind, schema)) = content(schema) {
-            response["content"] = json!({ kind: { "schema": schema } });
+        for (kind, schema) in content(schema) {
+            response["content"][kind] = json!({ "schema": schema });
         }
         responses.insert(status.to_string(), response);
     }
     for status in route.refuses {
-        let problem = json!({ "$ref": "#/components/schemas/Problem" });
-        let response = json!({
-            "description": reason(*status),
-            "content": { "application/problem+json": { "schema": problem } },
-        });
-        responses.insert(status.to_string(), response);
+        responses.insert(status.to_string(), problem(reason(*status)));
     }
+    // Any route: a name that is not this host's, a bug of the host's.
+    let any = "Any other status comes with a problem as well";
+    responses.insert("default".into(), problem(any));
     let mut operation = json!({
         "summary": route.summary,
-        "parameters": in_path.chain(in_query).collect::<Vec<_>>(),
+        "parameters": in_path.chain(beside).collect::<Vec<_>>(),
         "responses": responses,
     });
     if let Some((kind, schema)) = route.body {
-        let schema = content(schema).map_or_else(|| json!({}), |(_, schema)| schema);
+        let schema = content(schema).pop().map(|(_, schema)| schema);
         operation["requestBody"] =
             json!({ "required": true, "content": { kind: { "schema": schema } } });
     }
     operation
 }
 
-/// The content type and schema of a name used in the list.
-fn content(name: &str) -> Option<(&'static str, Value)> {
+fn problem(description: &str) -> Value {
+    let schema = json!({ "$ref": "#/components/schemas/Problem" });
+    json!({
+        "description": description,
+        "content": { "application/problem+json": { "schema": schema } },
+    })
+}
+
+/// The content types and schemas of a name used in the list.
+fn content(name: &str) -> Vec<(&'static str, Value)> {
+    let any = || json!({ "type": "object" });
+    let text = || json!({ "type": "string" });
+    let binary = || json!({ "type": "string", "format": "binary" });
     match name {
-        "none" => None,
-        "text" => Some(("text/plain", json!({ "type": "string" }))),
-        "binary" => Some((
-            "application/octet-stream",
-            json!({ "type": "string", "format": "binary" }),
-        )),
-        "any" => Some(("application/json", json!({ "type": "object" }))),
-        schema => Some((
-            "application/json",
-            json!({ "$ref": format!("#/components/schemas/{schema}") }),
-        )),
+        "none" => vec![],
+        "text" => vec![("text/plain", text())],
+        "binary" => vec![("application/octet-stream", binary())],
+        "any" => vec![("application/json", any())],
+        "log" => vec![("application/json", any()), ("text/event-stream", text())],
+        schema => {
+            let schema = json!({ "$ref": format!("#/components/schemas/{schema}") });
+            vec![("application/json", schema)]
+        }
     }
 }
 
@@ -140,12 +150,15 @@ fn schemas() -> Value {
         },
         "Settle": {
             "type": "object",
+            "oneOf": [{ "required": ["result"] }, { "required": ["error"] }],
             "properties": { "result": {}, "error": text(), "retryable": { "type": "boolean" }, "attempt": { "type": "integer" } },
+            "additionalProperties": false,
         },
         "MoveLabel": {
             "type": "object",
             "required": ["version"],
             "properties": { "version": text(), "swap": { "enum": ["turn", "decision"] } },
+            "additionalProperties": false,
         },
         "Version": {
             "type": "object",

@@ -90,21 +90,27 @@ pub(super) async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Resul
     })
 }
 
+/// Checks the body's content type, parameters apart.
+pub(super) fn is_of_kind(headers: &HeaderMap, wanted: &str) -> Result<(), Refusal> {
+    let kind = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or("");
+    let essence = kind.split(';').next().unwrap_or("").trim();
+    if essence.eq_ignore_ascii_case(wanted) {
+        return Ok(());
+    }
+    let detail = format!("content-type is `{kind}`; send `{wanted}`");
+    Err(Problem::new(415, "content_type", detail).into())
+}
+
 /// Reads a JSON body.
 pub(super) async fn read_json<T: DeserializeOwned>(
     headers: &HeaderMap,
     body: Body,
     limit: usize,
 ) -> Result<T, Refusal> {
-    let kind = headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or("");
-    let essence = kind.split(';').next().unwrap_or("").trim();
-    if !essence.eq_ignore_ascii_case("application/json") {
-        let detail = format!("content-type is `{kind}`; send `application/json`");
-        return Err(Problem::new(415, "content_type", detail).into());
-    }
+    is_of_kind(headers, "application/json")?;
     let bytes = read(headers, body, limit).await?;
     serde_json::from_slice(&bytes).map_err(|error| {
         // What does not parse is malformed; what parses and is not the shape asked for is invalid.

@@ -124,8 +124,10 @@ pub(super) async fn state(State(app): State<App>, Path(id): Path<String>) -> Ans
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct SettleBody {
-    #[serde(default)]
+    /// `null` is a result as well: only a body without the key has none.
+    #[serde(default, deserialize_with = "given")]
     result: Option<Json>,
     #[serde(default)]
     error: Option<String>,
@@ -133,6 +135,10 @@ struct SettleBody {
     retryable: bool,
     #[serde(default)]
     attempt: Option<u32>,
+}
+
+fn given<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Json>, D::Error> {
+    Json::deserialize(from).map(Some)
 }
 
 pub(super) async fn settle(
@@ -149,12 +155,13 @@ pub(super) async fn settle(
         attempt,
     } = read_json(&headers, body, JSON_BYTES).await?;
     let outcome = match (result, error) {
-        (Some(_), Some(_)) => {
-            let detail = "the body has both `result` and `error`; a call ends with one of them";
+        (Some(result), None) => Ok(Some(result).filter(|result| result.as_str() != "null")),
+        (None, Some(error)) => Err(SettleError { error, retryable }),
+        (result, _) => {
+            let has = result.map_or("neither `result` nor", |_| "both `result` and");
+            let detail = format!("the body has {has} `error`; a call ends with one of them");
             return Err(Problem::new(422, "body_invalid", detail).into());
         }
-        (result, None) => Ok(result),
-        (None, Some(error)) => Err(SettleError { error, retryable }),
     };
     app.host
         .settle(
