@@ -51,6 +51,16 @@ use crate::compile::Compiler;
 use crate::gate::Gate;
 use crate::run::Setting;
 
+/// The engine that decisions under these limits run on, with nothing around it: what a benchmark
+/// compares a [`Sandbox`] with.
+///
+/// # Errors
+/// When wasmtime does not run here with these limits.
+#[doc(hidden)]
+pub fn engine(limits: &Limits) -> Result<wasmtime::Engine, OpenError> {
+    config::engine(limits).map_err(|error| OpenError::Engine(format!("{error:#}")))
+}
+
 /// What a sandbox is made of.
 pub struct SandboxConfig {
     /// The folder for `cache/` (compiled images), `cache.key` and `scratch/`; made when absent.

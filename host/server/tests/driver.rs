@@ -9,6 +9,10 @@
 #[path = "driver/bed.rs"]
 #[allow(unreachable_pub, dead_code, reason = "it serves several test binaries")]
 mod bed;
+#[path = "driver/bounds.rs"]
+mod bounds;
+#[path = "driver/disk.rs"]
+mod disk;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -224,7 +228,7 @@ async fn a_store_that_fails_is_told_once_and_nobody_is_acknowledged() {
     let hook = told.clone();
     let config = HostConfig {
         on_fatal: Some(Arc::new(move |reason: &str| {
-            hook.lock().unwrap().push(reason.to_owned())
+            hook.lock().unwrap().push(reason.to_owned());
         })),
         ..HostConfig::default()
     };

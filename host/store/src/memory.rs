@@ -286,7 +286,10 @@ impl Store for MemoryStore {
     ) -> Boxed<'_, Result<Vec<(TenantId, SessionId)>, StoreError>> {
         Box::pin(async move {
             let all = self.lock();
-            let mut due: Vec<_> = all.wakes().filter(|(at, _)| *at > after && *at <= now).collect();
+            let mut due: Vec<_> = all
+                .wakes()
+                .filter(|(at, _)| *at > after && *at <= now)
+                .collect();
             due.sort();
             Ok(due
                 .into_iter()

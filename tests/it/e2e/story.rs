@@ -37,11 +37,14 @@ const LINES: &[&str] = &[
 const SWAP_BEFORE: usize = 4;
 const SESSION: &str = "story";
 
+/// Role, text, tools called with their arguments.
+type Line = (String, String, Vec<(String, String)>);
+
 /// What is left at the end: equal however often the server died.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Ending {
     /// Role, text, tools called with their arguments.
-    pub(crate) transcript: Vec<(String, String, Vec<(String, String)>)>,
+    pub(crate) transcript: Vec<Line>,
     /// sha256 of each file of `/scratch`, the CSV among them.
     pub(crate) scratch: BTreeMap<String, String>,
     /// Contents of the deliveries, in order.
@@ -255,7 +258,7 @@ impl Story {
     }
 }
 
-fn transcribed(message: &Value) -> (String, String, Vec<(String, String)>) {
+fn transcribed(message: &Value) -> Line {
     let calls = message["tool_calls"]
         .as_array()
         .into_iter()

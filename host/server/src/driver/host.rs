@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::pending;
+use std::ops::ControlFlow;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,7 +13,7 @@ use belljar_protocol::decision::Identity;
 use belljar_protocol::event::{Commit, Event};
 use belljar_protocol::id::{AgentId, CallId, DecisionId, SessionId, TenantId, VersionId};
 use belljar_protocol::input::ClientInput;
-use belljar_protocol::ports::{DeltaSink, Refused, SessionRow, StoreError};
+use belljar_protocol::ports::{DeltaSink, Refused, SessionRow, Store, StoreError};
 use belljar_protocol::problem::Problem;
 use belljar_protocol::scratch::Digest;
 use belljar_protocol::version::{LabelMove, Swap, Version};
@@ -19,8 +21,9 @@ use belljar_protocol::{Json, Timestamp};
 use bytes::Bytes;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::task::AbortHandle;
 
-use super::records::Records;
+use super::records::{Records, Wanted};
 use super::roster::{Key, Mail, Roster};
 use super::session::Session;
 use super::versions::{self, LIVE, Labels};
@@ -34,8 +37,30 @@ use super::{
 const PAGE: u32 = 1_024;
 
 /// A running host. Cheap to clone; all clones are the same host.
+///
+/// Dropping the last clone ends its tasks where they are, as a crash would; [`Host::drain`] first
+/// ends them in order. What either cuts off goes on when a host starts on the same store.
 #[derive(Clone)]
-pub struct Host(Arc<Inner>);
+pub struct Host {
+    inner: Arc<Inner>,
+    _alive: Arc<Alive>,
+}
+
+/// Held by the clones of a host, and by none of its tasks: what they hold is [`Inner`].
+struct Alive {
+    inner: Arc<Inner>,
+    wakeups: AbortHandle,
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.inner.draining.store(true, Ordering::Release);
+        self.inner.stopped.store(true, Ordering::Release);
+        self.wakeups.abort();
+        self.inner.roster.abort();
+        self.inner.watchers.stop();
+    }
+}
 
 pub(super) struct Inner {
     pub(super) parts: Parts,
@@ -47,6 +72,8 @@ pub(super) struct Inner {
     /// Free places for model calls, by tenant.
     models: Mutex<HashMap<TenantId, Arc<Semaphore>>>,
     draining: AtomicBool,
+    /// The last handle is gone: nothing is begun any more.
+    stopped: AtomicBool,
     failed: AtomicBool,
     /// Told when a session is written with a timer.
     wake: Notify,
@@ -100,13 +127,22 @@ impl Inner {
         }
     }
 
-    /// Resolves when a session that has nothing to do may leave memory.
-    pub(super) async fn idle(&self, idle: bool) {
+    /// Resolves when a session that has nothing to do may leave memory. One that does not exist,
+    /// and was loaded for a stranger's words, goes at once.
+    pub(super) async fn idle(&self, idle: bool, exists: bool) {
         if !idle {
             return pending().await;
         }
-        if self.roster.len() <= self.config.loaded_sessions {
-            tokio::time::sleep(self.config.idle_unload).await;
+        if !exists {
+            return;
+        }
+        let _counted = self.roster.idle();
+        let mut unload = pin!(tokio::time::sleep(self.config.idle_unload));
+        while self.roster.len() <= self.config.loaded_sessions {
+            tokio::select! {
+                () = &mut unload => return,
+                () = self.roster.crowded() => {}
+            }
         }
     }
 
@@ -151,7 +187,7 @@ impl Inner {
     /// Puts mail in a session's box, waking the session when it sleeps.
     pub(super) async fn send(self: &Arc<Self>, key: &Key, mail: Mail) {
         let mut mail = mail;
-        loop {
+        while !self.stopped.load(Ordering::Acquire) {
             let sender = self.mailbox(key);
             match sender.send(mail).await {
                 Ok(()) => return,
@@ -165,6 +201,15 @@ impl Inner {
     fn try_send(self: &Arc<Self>, key: &Key, mail: Mail) -> Result<(), Problem> {
         let mut mail = mail;
         loop {
+            if self.stopped.load(Ordering::Acquire) {
+                return Err(gone());
+            }
+            let most = self.config.loaded_sessions.max(1);
+            if self.roster.is_full_for(key, most) {
+                let detail =
+                    format!("{most} sessions are at work on this host; try again in a moment");
+                return Err(Problem::new(503, "host_full", detail).with("retry_after", 1));
+            }
             match self.mailbox(key).try_send(mail) {
                 Ok(()) => return Ok(()),
                 Err(TrySendError::Closed(returned)) => mail = returned,
@@ -179,10 +224,10 @@ impl Inner {
     }
 
     fn mailbox(self: &Arc<Self>, key: &Key) -> tokio::sync::mpsc::Sender<Mail> {
-        self.roster
-            .mailbox(key, self.config.mailbox.max(1), |mail| {
-                tokio::spawn(Session::run(self.clone(), key.clone(), mail));
-            })
+        let (capacity, most) = (self.config.mailbox.max(1), self.config.loaded_sessions);
+        self.roster.mailbox(key, capacity, most, |mail| {
+            tokio::spawn(Session::run(self.clone(), key.clone(), mail)).abort_handle()
+        })
     }
 }
 
@@ -221,25 +266,33 @@ impl Host {
             counters: Tallies::default(),
             models: Mutex::default(),
             draining: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             wake: Notify::new(),
             earliest: AtomicU64::new(u64::MAX),
         });
-        tokio::spawn(wakeups::run(inner.clone()));
-        Ok(Self(inner))
+        let wakeups = tokio::spawn(wakeups::run(inner.clone())).abort_handle();
+        let alive = Alive {
+            inner: inner.clone(),
+            wakeups,
+        };
+        Ok(Self {
+            inner,
+            _alive: Arc::new(alive),
+        })
     }
 
     /// Takes no new input and starts no new work, and waits until what was made is on disk, at
     /// most this long. Decisions and model calls under way are abandoned: the next start finds
     /// them.
     pub async fn drain(&self, at_most: Duration) {
-        self.0.draining.store(true, Ordering::Release);
-        self.0.wake.notify_one();
-        let keys = self.0.roster.keys();
+        self.inner.draining.store(true, Ordering::Release);
+        self.inner.wake.notify_one();
+        let keys = self.inner.roster.keys();
         let settle = async {
             for key in keys {
                 let (to, done) = oneshot::channel();
-                self.0.send(&key, Mail::Look(to)).await;
+                self.inner.send(&key, Mail::Look(to)).await;
                 // A session that ended meanwhile has nothing left to write.
                 drop(done.await);
             }
@@ -257,21 +310,23 @@ impl Host {
     /// 503 while it drains, or when its store fails.
     pub async fn ready(&self) -> Result<(), Problem> {
         self.accepts()?;
-        self.0
-            .parts
-            .store
-            .next_wake(self.0.now())
+        self.store()
+            .next_wake(self.inner.now())
             .await
             .map_err(store)?;
         Ok(())
     }
 
+    fn store(&self) -> &dyn Store {
+        self.inner.parts.store.as_ref()
+    }
+
     fn accepts(&self) -> Result<(), Problem> {
-        if self.0.is_draining() {
+        if self.inner.is_draining() {
             let detail = "this host is shutting down; try again in a moment";
             return Err(Problem::new(503, "draining", detail).with("retry_after", 5));
         }
-        if self.0.failed.load(Ordering::Acquire) {
+        if self.inner.failed.load(Ordering::Acquire) {
             let detail = "this host's store has failed; it must be restarted";
             return Err(Problem::new(503, "store_failed", detail));
         }
@@ -324,18 +379,10 @@ impl Host {
         session: &SessionId,
         agent: &AgentId,
     ) -> Result<Option<VersionId>, Problem> {
-        let moves = self
-            .0
-            .labels
-            .of(self.0.parts.store.as_ref(), tenant, agent)
-            .await
-            .map_err(store)?;
-        let live = versions::at(&moves, LIVE);
+        let live = self.live(tenant, agent).await?;
         if live.is_some()
             || self
-                .0
-                .parts
-                .store
+                .store()
                 .session(tenant, session)
                 .await
                 .map_err(store)?
@@ -344,9 +391,7 @@ impl Host {
             return Ok(live);
         }
         if self
-            .0
-            .parts
-            .store
+            .store()
             .versions(tenant, agent)
             .await
             .map_err(store)?
@@ -354,9 +399,11 @@ impl Host {
         {
             return Err(agent_unknown(agent));
         }
-        let detail =
-            format!("agent `{agent}` has no live version; PUT /v1/agents/{agent}/labels/live");
-        Err(Problem::new(409, "agent_not_live", detail))
+        Err(Problem::new(
+            409,
+            "agent_not_live",
+            versions::not_live(agent),
+        ))
     }
 
     /// Settles an open call from outside [C4]. Answers once it is on disk.
@@ -426,7 +473,7 @@ impl Host {
             session: session.clone(),
         };
         let (to, outcome) = oneshot::channel();
-        self.0
+        self.inner
             .try_send(&key, Mail::Command(Box::new(command), to))?;
         outcome.await.unwrap_or_else(|_| Err(gone()))
     }
@@ -446,7 +493,7 @@ impl Host {
         };
         self.row(tenant, session).await?;
         let (to, view) = oneshot::channel();
-        self.0.try_send(&key, Mail::Look(to))?;
+        self.inner.try_send(&key, Mail::Look(to))?;
         let view = view.await.unwrap_or_else(|_| Err(gone()))?;
         view.map(|view| *view)
             .ok_or_else(|| session_unknown(session))
@@ -454,13 +501,7 @@ impl Host {
 
     /// The session's row. Strangers' session ids end here, before anything is loaded for them.
     async fn row(&self, tenant: &TenantId, session: &SessionId) -> Result<SessionRow, Problem> {
-        let row = self
-            .0
-            .parts
-            .store
-            .session(tenant, session)
-            .await
-            .map_err(store)?;
+        let row = self.store().session(tenant, session).await.map_err(store)?;
         row.ok_or_else(|| session_unknown(session))
     }
 
@@ -478,9 +519,7 @@ impl Host {
         let head_seq = self.row(tenant, session).await?.head_seq;
         // Every commit holds an event at least, so this many commits are enough.
         let commits = self
-            .0
-            .parts
-            .store
+            .store()
             .read(tenant, session, after, limit)
             .await
             .map_err(store)?;
@@ -509,10 +548,10 @@ impl Host {
             tenant: tenant.clone(),
             session: session.clone(),
         };
-        let buffer = self.0.config.subscriber_buffer;
+        let buffer = self.inner.config.subscriber_buffer;
         Ok(Subscription::new(
-            self.0.watchers.clone(),
-            self.0.parts.store.clone(),
+            self.inner.watchers.clone(),
+            self.inner.parts.store.clone(),
             key,
             after,
             buffer,
@@ -531,14 +570,30 @@ impl Host {
         limit: u32,
     ) -> Result<Vec<DecisionRecord>, Problem> {
         self.row(tenant, session).await?;
-        let mut records = Records::default();
-        self.walk(tenant, session, after, |commit| records.take(commit))
-            .await?;
-        let decisions = records
-            .into_vec()
-            .into_iter()
-            .filter(|record| record.seq > after);
-        Ok(decisions.take(limit as usize).collect())
+        let wanted = Wanted::After {
+            seq: after,
+            most: limit as usize,
+        };
+        self.records(tenant, session, after, wanted).await
+    }
+
+    async fn records(
+        &self,
+        tenant: &TenantId,
+        session: &SessionId,
+        after: u64,
+        wanted: Wanted,
+    ) -> Result<Vec<DecisionRecord>, Problem> {
+        let mut records = Records::new(wanted);
+        self.walk(tenant, session, after, |commits| {
+            commits.iter().for_each(|commit| records.take(commit));
+            match records.is_complete() {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        })
+        .await?;
+        Ok(records.into_vec())
     }
 
     /// One decision. Walks the log.
@@ -551,16 +606,17 @@ impl Host {
         session: &SessionId,
         id: &DecisionId,
     ) -> Result<DecisionRecord, Problem> {
-        let all = self.decisions(tenant, session, 0, u32::MAX).await?;
-        all.into_iter()
-            .find(|record| record.decision_id == *id)
-            .ok_or_else(|| {
-                Problem::new(
-                    404,
-                    "decision_unknown",
-                    format!("session `{session}` has no decision `{id}`"),
-                )
-            })
+        self.row(tenant, session).await?;
+        let found = self
+            .records(tenant, session, 0, Wanted::One(id.clone()))
+            .await?;
+        found.into_iter().next().ok_or_else(|| {
+            Problem::new(
+                404,
+                "decision_unknown",
+                format!("session `{session}` has no decision `{id}`"),
+            )
+        })
     }
 
     /// All deliveries, oldest first.
@@ -574,8 +630,8 @@ impl Host {
     ) -> Result<Vec<FileInfo>, Problem> {
         self.row(tenant, session).await?;
         let mut files = Vec::new();
-        self.walk(tenant, session, 0, |commit| {
-            for event in events(commit) {
+        self.walk(tenant, session, 0, |commits| {
+            for event in commits.iter().flat_map(events) {
                 if let Event::FileDelivered(delivered) = &*event.event {
                     let file = &delivered.file;
                     files.push(FileInfo {
@@ -588,6 +644,7 @@ impl Host {
                     });
                 }
             }
+            ControlFlow::Continue(())
         })
         .await?;
         Ok(files)
@@ -616,9 +673,7 @@ impl Host {
             .rfind(|file| file.path == path)
             .ok_or_else(unknown)?;
         let content = self
-            .0
-            .parts
-            .store
+            .store()
             .blob(tenant, &file.sha256)
             .await
             .map_err(store)?;
@@ -642,27 +697,24 @@ impl Host {
         before: Option<(Timestamp, SessionId)>,
         limit: u32,
     ) -> Result<Vec<SessionRow>, Problem> {
-        self.0
-            .parts
-            .store
+        self.store()
             .sessions(tenant, before, limit)
             .await
             .map_err(store)
     }
 
+    /// Reads a log page by page, until its end or until no more is wanted.
     async fn walk(
         &self,
         tenant: &TenantId,
         session: &SessionId,
         after: u64,
-        mut take: impl FnMut(&Commit),
+        mut take: impl FnMut(&[Commit]) -> ControlFlow<()>,
     ) -> Result<(), Problem> {
         let mut after = after;
         loop {
             let commits = self
-                .0
-                .parts
-                .store
+                .store()
                 .read(tenant, session, after, PAGE)
                 .await
                 .map_err(store)?;
@@ -670,7 +722,9 @@ impl Host {
                 return Ok(());
             };
             after = last.last_seq();
-            commits.iter().for_each(&mut take);
+            if take(&commits).is_break() {
+                return Ok(());
+            }
         }
     }
 
@@ -707,7 +761,7 @@ impl Host {
             None => {
                 let size = component.len() as u64;
                 let admitted = self
-                    .0
+                    .inner
                     .parts
                     .components
                     .admit(component.clone())
@@ -720,23 +774,37 @@ impl Host {
                     world: admitted.world,
                     imports: admitted.imports,
                     compile_ms: admitted.compile_ms,
-                    uploaded_at: self.0.now(),
+                    uploaded_at: self.inner.now(),
                 };
                 let created = self
-                    .0
-                    .parts
-                    .store
+                    .store()
                     .put_version(tenant, version.clone(), component)
                     .await
                     .map_err(store)?;
                 Uploaded { version, created }
             }
         };
-        if make_live {
+        if make_live && self.live(tenant, agent).await?.as_ref() != Some(&id) {
             self.move_label(tenant, agent, LIVE, Some(id), Swap::Turn, by)
                 .await?;
         }
         Ok(uploaded)
+    }
+
+    /// The moves of an agent's labels, from memory where they are known.
+    async fn moves(
+        &self,
+        tenant: &TenantId,
+        agent: &AgentId,
+    ) -> Result<Arc<Vec<LabelMove>>, Problem> {
+        let moves = self.inner.labels.of(self.store(), tenant, agent).await;
+        moves.map_err(store)
+    }
+
+    /// Where `live` points.
+    async fn live(&self, tenant: &TenantId, agent: &AgentId) -> Result<Option<VersionId>, Problem> {
+        let moves = self.moves(tenant, agent).await?;
+        Ok(versions::at(&moves, LIVE))
     }
 
     /// The agents, by name.
@@ -745,7 +813,7 @@ impl Host {
     /// 503.
     pub async fn agents(&self, tenant: &TenantId) -> Result<Vec<AgentInfo>, Problem> {
         let mut all = Vec::new();
-        for agent in self.0.parts.store.agents(tenant).await.map_err(store)? {
+        for agent in self.store().agents(tenant).await.map_err(store)? {
             all.push(self.agent(tenant, &agent).await?);
         }
         Ok(all)
@@ -757,12 +825,7 @@ impl Host {
     /// 404; 503.
     pub async fn agent(&self, tenant: &TenantId, agent: &AgentId) -> Result<AgentInfo, Problem> {
         let versions = self.versions(tenant, agent).await?.len();
-        let moves = self
-            .0
-            .labels
-            .of(self.0.parts.store.as_ref(), tenant, agent)
-            .await
-            .map_err(store)?;
+        let moves = self.moves(tenant, agent).await?;
         let mut labels = BTreeMap::new();
         for moved in moves.iter() {
             match &moved.version {
@@ -799,12 +862,7 @@ impl Host {
         tenant: &TenantId,
         agent: &AgentId,
     ) -> Result<Vec<Version>, Problem> {
-        self.0
-            .parts
-            .store
-            .versions(tenant, agent)
-            .await
-            .map_err(store)
+        self.store().versions(tenant, agent).await.map_err(store)
     }
 
     /// One version.
@@ -853,15 +911,20 @@ impl Host {
             }
             None => {}
         }
-        let at = self.0.now();
-        let moved = self
-            .0
-            .parts
-            .store
-            .move_label(tenant, agent, label, version, swap, by, at)
-            .await;
-        self.0.labels.forget(tenant, agent);
-        moved.map_err(store)
+        let at = self.inner.now();
+        let (inner, label, by) = (self.inner.clone(), label.to_owned(), by.to_owned());
+        let (tenant, agent) = (tenant.clone(), agent.clone());
+        // A task of its own: a client that hangs up must not leave a move that memory missed.
+        let moved = tokio::spawn(async move {
+            let moved = inner
+                .parts
+                .store
+                .move_label(&tenant, &agent, &label, version, swap, &by, at)
+                .await;
+            inner.labels.forget(&tenant, &agent);
+            moved
+        });
+        moved.await.map_err(|_| gone())?.map_err(store)
     }
 
     /// All moves of an agent's labels, oldest first.
@@ -874,15 +937,11 @@ impl Host {
         agent: &AgentId,
     ) -> Result<Vec<LabelMove>, Problem> {
         self.versions(tenant, agent).await?;
-        self.0
-            .parts
-            .store
-            .label_moves(tenant, agent)
-            .await
-            .map_err(store)
+        self.store().label_moves(tenant, agent).await.map_err(store)
     }
 
-    /// Points `live` back where it pointed before its last move.
+    /// Points `live` back where it pointed before its last move. A move to where it pointed
+    /// already does not count.
     ///
     /// # Errors
     /// 404; 409 `nothing_to_roll_back`; 503.
@@ -893,7 +952,9 @@ impl Host {
         by: &str,
     ) -> Result<LabelMove, Problem> {
         let moves = self.label_history(tenant, agent).await?;
-        let last = moves.iter().rfind(|moved| moved.label == LIVE);
+        let last = moves
+            .iter()
+            .rfind(|moved| moved.label == LIVE && moved.previous != moved.version);
         let Some(previous) = last.and_then(|moved| moved.previous.clone()) else {
             let detail = format!("`live` of agent `{agent}` has pointed nowhere else");
             return Err(Problem::new(409, "nothing_to_roll_back", detail));
@@ -904,14 +965,14 @@ impl Host {
 
     /// What the host has done since it started.
     pub fn counters(&self) -> Counters {
-        let tallies = &self.0.counters;
-        let store = self.0.parts.store.counters();
+        let tallies = &self.inner.counters;
+        let store = self.store().counters();
         Counters {
             decisions: tallies.decisions.load(Ordering::Relaxed),
             decisions_failed: tallies.failed.load(Ordering::Relaxed),
             model_calls: tallies.model_calls.load(Ordering::Relaxed),
             sessions_loaded: tallies.loaded.load(Ordering::Relaxed),
-            subscribers: self.0.watchers.count(),
+            subscribers: self.inner.watchers.count(),
             commits: store.commits,
             transactions: store.transactions,
             file_syncs: store.file_syncs,

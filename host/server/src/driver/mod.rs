@@ -38,13 +38,18 @@ pub use watchers::Subscription;
 
 /// What a host is made of.
 #[derive(Clone)]
-#[allow(missing_docs)]
 pub struct Parts {
+    /// Where everything is kept.
     pub store: Arc<dyn Store>,
+    /// Who answers decisions.
     pub worker: Arc<dyn Worker>,
+    /// Who checks uploaded components.
     pub components: Arc<dyn Components>,
+    /// The model APIs.
     pub models: Arc<dyn Models>,
+    /// The time that events carry and timers follow.
     pub clock: Arc<dyn Clock>,
+    /// What ids are made of.
     pub entropy: Arc<dyn Entropy>,
 }
 
@@ -59,9 +64,12 @@ pub struct HostConfig {
     pub linger: Duration,
     /// How long a session without work stays loaded. Default 10 s; then it costs a row.
     pub idle_unload: Duration,
-    /// Sessions loaded at once. Default 10 000; above, idle ones go at once.
+    /// Sessions loaded at once. Default 10 000. Above, idle ones go at once, those that have
+    /// been idle longest first; when this many are at work, further ones are answered 503
+    /// `host_full`. Sessions whose timers are due are loaded all the same.
     pub loaded_sessions: usize,
-    /// Commands that wait for one session. Default 1 000; then submitters are answered 429.
+    /// Commands that wait for one session, or for its disk. Default 1 000; then submitters are
+    /// answered 429.
     pub mailbox: usize,
     /// Model calls in flight for one tenant. Default 64; further ones wait.
     pub model_calls_per_tenant: usize,
@@ -291,14 +299,21 @@ pub struct Uploaded {
 
 /// What the host has done since it started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-#[allow(missing_docs)]
 pub struct Counters {
+    /// Decisions delivered to their worker, each delivery once.
     pub decisions: u64,
+    /// Of them, those that ended without an answer.
     pub decisions_failed: u64,
+    /// Model calls that left, each attempt once.
     pub model_calls: u64,
+    /// Sessions in memory now.
     pub sessions_loaded: u64,
+    /// Subscriptions open now.
     pub subscribers: u64,
+    /// Commits the store made durable.
     pub commits: u64,
+    /// The store's transactions, each one sync of the database.
     pub transactions: u64,
+    /// The store's syncs beside the database.
     pub file_syncs: u64,
 }

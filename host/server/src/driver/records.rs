@@ -9,18 +9,54 @@ use belljar_protocol::id::DecisionId;
 use super::{DecisionRecord, Delivery, LogEvent};
 
 /// Collects decisions from commits in order.
-#[derive(Default)]
 pub(super) struct Records {
+    wanted: Wanted,
     all: Vec<DecisionRecord>,
     by_id: HashMap<DecisionId, usize>,
 }
 
+/// Which decisions are collected.
+pub(super) enum Wanted {
+    /// The first `most` that were queued after a seq.
+    After { seq: u64, most: usize },
+    /// One.
+    One(DecisionId),
+}
+
 impl Records {
+    pub(super) fn new(wanted: Wanted) -> Self {
+        Self {
+            wanted,
+            all: Vec::new(),
+            by_id: HashMap::new(),
+        }
+    }
+
+    fn wants(&self, id: &DecisionId, seq: u64) -> bool {
+        match &self.wanted {
+            Wanted::After { seq: after, most } => seq > *after && self.all.len() < *most,
+            Wanted::One(one) => id == one,
+        }
+    }
+
+    /// Whether later commits say nothing more of what is wanted.
+    pub(super) fn is_complete(&self) -> bool {
+        let most = match &self.wanted {
+            Wanted::After { most, .. } => *most,
+            Wanted::One(_) => 1,
+        };
+        self.all.len() >= most
+            && self
+                .all
+                .iter()
+                .all(|record| matches!(record.status, "answered" | "failed" | "dropped"))
+    }
+
     pub(super) fn take(&mut self, commit: &Commit) {
         for (ix, event) in commit.events.iter().enumerate() {
             let seq = commit.first_seq + ix as u64;
             match event {
-                Event::DecisionQueued(event) => {
+                Event::DecisionQueued(event) if self.wants(&event.decision_id, seq) => {
                     self.by_id.insert(event.decision_id.clone(), self.all.len());
                     self.all.push(DecisionRecord {
                         decision_id: event.decision_id.clone(),

@@ -6,18 +6,24 @@
 //! what comes next; a component that takes longer than the linger does not hold them back. One
 //! append is under way at a time, so commits reach the disk in order, and those that come
 //! meanwhile go together in the next. Whatever leaves names the seq it needs on disk.
+//!
+//! `/scratch` runs ahead as the state does: an answer that is taken is concluded at once, so that
+//! the next decision of a chain finds the folder as it is. One that is not taken leaves a folder
+//! that is rebuilt from blobs, so the next decision then waits for those to be on disk.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, pending};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use belljar_engine::{
-    AnswerIn, Command, Now, Plan, Reply, State, apply, handle, plan, restore, snapshot,
+    AnswerIn, Command, Composed, Handled, Now, Plan, Rejection, Reply, State, apply, handle, plan,
+    restore, snapshot,
 };
 use belljar_protocol::Timestamp;
 use belljar_protocol::call::ErrorCode;
 use belljar_protocol::decision::{DecisionFailure, FailureClass, Trigger};
-use belljar_protocol::event::Commit;
+use belljar_protocol::event::{Commit, Event};
 use belljar_protocol::id::{CallId, DecisionId};
 use belljar_protocol::model::{LlmResponse, ModelFailure};
 use belljar_protocol::ports::{
@@ -27,6 +33,7 @@ use belljar_protocol::problem::Problem;
 use belljar_protocol::run::RunRecord;
 use belljar_protocol::scratch::{Digest, ScratchChange};
 use bytes::Bytes;
+use futures::FutureExt as _;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
@@ -43,6 +50,9 @@ const SNAPSHOT_EVENTS: u64 = 256;
 const RELOADS: u32 = 3;
 /// Sessions whose next timer is nearer than this stay loaded.
 const NEAR_SECS: f64 = 60.0;
+/// Commits that may wait for the disk. Above, nothing new is begun until an append is over, so
+/// that a disk that stalls costs time and not memory.
+const AHEAD: usize = 128;
 
 type CallAttempt = (CallId, u32);
 type Replied = (CallAttempt, Result<LlmResponse, ModelFailure>);
@@ -53,12 +63,12 @@ struct Waiting {
     what: Leaves,
 }
 
+type Answered = Result<Reply, Problem>;
+
 enum Leaves {
-    /// The outcome of a command. The command is kept until then: if the log turns out to have
-    /// moved on, it is handled again.
-    Reply(Box<Command>, oneshot::Sender<Result<Reply, Problem>>, Reply),
-    /// A refusal: it too may rest on what is not on disk yet.
-    Refusal(oneshot::Sender<Result<Reply, Problem>>, Problem),
+    /// The outcome of a command; a refusal too may rest on what is not on disk yet. The command
+    /// is kept until then: if the log turns out to have moved on, it is handled again.
+    Outcome(Box<Command>, oneshot::Sender<Answered>, Answered),
     Look(
         oneshot::Sender<Result<Option<Box<SessionState>>, Problem>>,
         Option<Box<SessionState>>,
@@ -68,6 +78,8 @@ enum Leaves {
 /// An append under way: the commits it carries, and how it ends.
 struct Appending {
     commits: Vec<Arc<Commit>>,
+    /// The timer it writes, where no work is due before.
+    wake: Option<Timestamp>,
     done: Boxed<'static, Result<(), StoreError>>,
 }
 
@@ -90,6 +102,10 @@ pub(super) struct Session {
     unsent_blobs: Vec<(Digest, Bytes)>,
     /// When the first of `unsent` was made.
     unsent_since: Instant,
+    /// The last seq that brought contents of files.
+    blobs_at: u64,
+    /// The seq that must be on disk before the scratch folder can be rebuilt.
+    rebuilds_from: u64,
     appending: Option<Appending>,
     waiting: VecDeque<Waiting>,
     deciding: Option<Deciding>,
@@ -124,6 +140,8 @@ impl Session {
             unsent: Vec::new(),
             unsent_blobs: Vec::new(),
             unsent_since: Instant::now(),
+            blobs_at: 0,
+            rebuilds_from: 0,
             appending: None,
             waiting: VecDeque::new(),
             deciding: None,
@@ -138,11 +156,12 @@ impl Session {
             Err(error) => session.give_up(&error).await,
         }
         // Mail that came while the box was closing belongs to whoever works on the session next.
-        while let Ok(mail) = session.mail.try_recv() {
+        // Closed, so this ends; received, so that a sender that is just putting it in is waited for.
+        session.mail.close();
+        while let Some(mail) = session.mail.recv().await {
             let (host, key) = (session.host.clone(), session.key.clone());
             tokio::spawn(async move { host.send(&key, mail).await });
         }
-        session.host.counters.unloaded();
     }
 
     /// Folds the log, from the newest snapshot where there is one that reads.
@@ -197,7 +216,8 @@ impl Session {
             self.flush();
             let wake = self.plan().wake;
             let host = self.host.clone();
-            let (lingered, idle) = (self.lingered(), self.is_idle());
+            let (lingered, idle, has_room) = (self.lingered(), self.is_idle(), self.has_room());
+            let exists = self.state.exists();
             let next = tokio::select! {
                 biased;
                 done = optional(self.appending.as_mut().map(|appending| &mut appending.done)) => {
@@ -211,22 +231,23 @@ impl Session {
                     self.replied(replied);
                     Next::Go
                 }
-                mail = self.mail.recv() => match mail {
-                    Some(mail) => {
-                        self.open(mail);
-                        Next::Go
-                    }
-                    // Every sender is gone: the host was dropped.
-                    None => Next::Stop,
-                },
-                () = lingered => Next::Go,
+                // Before mail, so that a client that never stops talking cannot hold timers back.
                 () = wake_at(&host, wake) => {
                     if wake.is_some_and(|at| at <= host.now()) {
                         self.take(Command::Tick, None);
                     }
                     Next::Go
                 }
-                () = host.idle(idle) => self.retire().await,
+                mail = self.mail.recv(), if has_room => match mail {
+                    Some(mail) => {
+                        self.open(mail);
+                        Next::Go
+                    }
+                    // Out of the roster: nobody can write here any more.
+                    None => Next::Stop,
+                },
+                () = lingered => Next::Go,
+                () = host.idle(idle, exists) => self.retire(),
             };
             if matches!(next, Next::Stop) {
                 return;
@@ -248,22 +269,21 @@ impl Session {
                 self.waits(Leaves::Look(reply, view));
             }
             // Going round the loop looks at the plan.
-            Mail::Nudge => {}
+            Mail::Nudge(_loaded) => {}
         }
     }
 
     /// Handles a command: the state moves on at once, what is to leave waits for the disk.
-    fn take(
-        &mut self,
-        command: Command,
-        reply: Option<oneshot::Sender<Result<Reply, Problem>>>,
-    ) -> Option<Reply> {
+    fn take(&mut self, command: Command, to: Option<oneshot::Sender<Answered>>) -> Option<Reply> {
         let now = Now {
             at: self.host.now(),
             seed: self.host.parts.entropy.seed(),
         };
-        match handle(&self.state, command.clone(), &now) {
-            Ok(handled) => {
+        let command = self.pinned(command);
+        let asked = to.map(|to| (Box::new(command.clone()), to));
+        let outcome = handle(&self.state, command, &now)
+            .and_then(runs_on_a_version)
+            .map(|handled| {
                 self.state = handled.state;
                 if let Some(commit) = handled.commit {
                     if self.unsent.is_empty() {
@@ -271,21 +291,33 @@ impl Session {
                     }
                     self.unsent.push(commit);
                 }
-                if let Some(reply) = reply {
-                    self.waits(Leaves::Reply(
-                        Box::new(command),
-                        reply,
-                        handled.reply.clone(),
-                    ));
+                handled.reply
+            });
+        let reply = outcome.as_ref().ok().cloned();
+        if let Some((command, to)) = asked {
+            self.waits(Leaves::Outcome(command, to, outcome.map_err(Problem::from)));
+        }
+        reply
+    }
+
+    /// A turn is pinned to what `live` says when it starts, not when its input was sent on.
+    fn pinned(&self, command: Command) -> Command {
+        match command {
+            Command::Submit {
+                input,
+                identity,
+                version,
+            } => {
+                let known = input
+                    .agent_id()
+                    .and_then(|agent| self.host.labels.live(&self.key.tenant, agent));
+                Command::Submit {
+                    input,
+                    identity,
+                    version: known.unwrap_or(version),
                 }
-                Some(handled.reply)
             }
-            Err(rejection) => {
-                if let Some(reply) = reply {
-                    self.waits(Leaves::Refusal(reply, rejection.into()));
-                }
-                None
-            }
+            other => other,
         }
     }
 
@@ -309,8 +341,7 @@ impl Session {
             };
             // A receiver that is gone has given up waiting; what it asked for happened all the same.
             match waiting.what {
-                Leaves::Reply(_, to, reply) => drop(to.send(Ok(reply))),
-                Leaves::Refusal(to, problem) => drop(to.send(Err(problem))),
+                Leaves::Outcome(_, to, outcome) => drop(to.send(outcome)),
                 Leaves::Look(to, view) => drop(to.send(Ok(view))),
             }
         }
@@ -333,6 +364,7 @@ impl Session {
             && self.deciding.is_none()
             && !self.host.is_draining()
             && let Some(composed) = self.state.composed()
+            && self.may_run(&composed)
         {
             self.deciding = Some(Deciding {
                 decision_id: due.decision_id.clone(),
@@ -367,25 +399,43 @@ impl Session {
         }
     }
 
+    /// Whether a decision may begin now: ahead of the disk, unless it cannot or must not be.
+    fn may_run(&self, composed: &Composed) -> bool {
+        let streams = matches!(
+            composed.ask.trigger,
+            Trigger::LlmExecute { stream: true, .. }
+        );
+        self.durable == self.state.seq()
+            // Its tokens leave the host while it runs.
+            || (!streams && self.rebuilds_from <= self.durable && self.unsent.len() < AHEAD)
+    }
+
+    /// Whether more mail is read; what waits for the disk is bounded.
+    fn has_room(&self) -> bool {
+        self.unsent.len() < AHEAD && self.waiting.len() < self.host.config.mailbox.max(1)
+    }
+
     /// Runs the live decision on the version that is to decide it.
-    fn decide(&self, composed: belljar_engine::Composed) -> Boxed<'static, Decided> {
+    fn decide(&self, composed: Composed) -> Boxed<'static, Decided> {
         let host = self.host.clone();
         let key = self.key.clone();
-        let turn = self.state.turn().cloned();
+        let pin = self.state.turn().map(|turn| versions::Pin {
+            version: turn.version.clone(),
+            since: turn.started_at,
+        });
         let scratch = self.state.scratch().clone();
         host.counters.decided();
-        Box::pin(async move {
+        let delivery = async move {
             let store = host.parts.store.as_ref();
             let agent = &composed.ask.agent_id;
             let version = match host.labels.of(store, &key.tenant, agent).await {
-                Ok(moves) => versions::deciding(&moves, turn.as_ref()),
+                Ok(moves) => versions::deciding(&moves, pin.as_ref()),
                 Err(error) => {
                     return undecided(FailureClass::Retryable, "store_failed", error.to_string());
                 }
             };
             let Some(version) = version else {
-                let message =
-                    format!("agent `{agent}` has no live version; upload one, or move `live`");
+                let message = versions::not_live(agent);
                 return undecided(FailureClass::Terminal, "agent_not_live", message);
             };
             let deltas = match &composed.ask.trigger {
@@ -406,6 +456,14 @@ impl Session {
                 deltas,
             };
             host.parts.worker.decide(job).await
+        };
+        // What a worker breaks is its decision, not the session: its state is not in there.
+        let delivery = AssertUnwindSafe(delivery).catch_unwind();
+        Box::pin(async move {
+            delivery.await.unwrap_or_else(|_| {
+                let message = "the host failed while it ran the decision; its log says more";
+                undecided(FailureClass::Deterministic, "host_failure", message.into())
+            })
         })
     }
 
@@ -424,7 +482,10 @@ impl Session {
         let reply = self.take(Command::Answer(Box::new(answer)), None);
         let conclusion = match reply {
             Some(Reply::Answered { accepted: true }) => {
-                self.unsent_blobs.extend(decided.blobs);
+                if !decided.blobs.is_empty() {
+                    self.unsent_blobs.extend(decided.blobs);
+                    self.blobs_at = self.state.seq();
+                }
                 Conclusion::Accepted {
                     generation: self.state.scratch().generation,
                 }
@@ -434,7 +495,10 @@ impl Session {
         self.conclude(conclusion);
     }
 
-    fn conclude(&self, conclusion: Conclusion) {
+    fn conclude(&mut self, conclusion: Conclusion) {
+        if conclusion == Conclusion::Discarded {
+            self.rebuilds_from = self.blobs_at;
+        }
         self.host
             .parts
             .worker
@@ -476,13 +540,13 @@ impl Session {
         let ((call_id, attempt), outcome) = match replied {
             Ok(replied) => replied,
             Err(error) if error.is_cancelled() => return,
-            // A provider that panicked: which call it was is known by whose task is over.
-            Err(_) => {
+            // A provider that panicked: its task says which call it was.
+            Err(error) => {
                 let over = self
                     .calls
                     .iter()
                     .find_map(|(call, in_flight)| match in_flight {
-                        InFlight::Gone(task) if task.is_finished() => Some(call.clone()),
+                        InFlight::Gone(task) if task.id() == error.id() => Some(call.clone()),
                         InFlight::Gone(_) | InFlight::From(_) => None,
                     });
                 let Some(call) = over else { return };
@@ -531,11 +595,11 @@ impl Session {
             next_wake,
         };
         let done = self.host.parts.store.append(append);
-        let commits = commits.into_iter().map(Arc::new).collect();
-        self.appending = Some(Appending { commits, done });
-        if let Some(at) = next_wake.filter(|_| !due_now) {
-            self.host.wakes_at(at);
-        }
+        self.appending = Some(Appending {
+            commits: commits.into_iter().map(Arc::new).collect(),
+            wake: next_wake.filter(|_| !due_now),
+            done,
+        });
     }
 
     /// Resolves when commits that lingered for a component have waited long enough.
@@ -563,6 +627,10 @@ impl Session {
                     .map_or(self.durable, |commit| commit.last_seq());
                 self.host.watchers.publish(&self.key, &appending.commits);
                 self.release();
+                // Not before: whoever is told looks for it in the store.
+                if let Some(at) = appending.wake {
+                    self.host.wakes_at(at);
+                }
                 self.snapshot_if_due();
                 Next::Go
             }
@@ -583,6 +651,7 @@ impl Session {
     async fn start_over(&mut self) -> Next {
         self.unsent.clear();
         self.unsent_blobs.clear();
+        self.blobs_at = 0;
         self.deciding = None;
         self.conclude(Conclusion::Discarded);
         self.models.abort_all();
@@ -594,10 +663,9 @@ impl Session {
         }
         for waiting in waiting {
             match waiting.what {
-                Leaves::Reply(command, to, _) => {
+                Leaves::Outcome(command, to, _) => {
                     self.take(*command, Some(to));
                 }
-                Leaves::Refusal(to, problem) => self.waits(Leaves::Refusal(to, problem)),
                 Leaves::Look(to, _) => self.open(Mail::Look(to)),
             }
         }
@@ -609,6 +677,7 @@ impl Session {
         let fatal = matches!(error, StoreError::Failed(_));
         let problem = Problem::new(503, "store_failed", format!("nothing was stored: {error}"));
         self.conclude(Conclusion::Discarded);
+        tracing::error!(session = %self.key.session, %error, "a session cannot go on");
         if fatal {
             self.host.fatal(&error.to_string());
         }
@@ -616,9 +685,7 @@ impl Session {
         self.mail.close();
         for waiting in std::mem::take(&mut self.waiting) {
             match waiting.what {
-                Leaves::Reply(_, to, _) | Leaves::Refusal(to, _) => {
-                    drop(to.send(Err(problem.clone())));
-                }
+                Leaves::Outcome(_, to, _) => drop(to.send(Err(problem.clone()))),
                 Leaves::Look(to, _) => drop(to.send(Err(problem.clone()))),
             }
         }
@@ -626,7 +693,7 @@ impl Session {
             match mail {
                 Mail::Command(_, to) => drop(to.send(Err(problem.clone()))),
                 Mail::Look(to) => drop(to.send(Err(problem.clone()))),
-                Mail::Nudge => {}
+                Mail::Nudge(_loaded) => {}
             }
         }
     }
@@ -672,11 +739,40 @@ impl Session {
             && plan.wake.is_none_or(|at| at > near)
     }
 
-    async fn retire(&mut self) -> Next {
+    fn retire(&mut self) -> Next {
         match self.host.roster.retire(&self.key, &mut self.mail) {
             true => Next::Stop,
             false => Next::Go,
         }
+    }
+}
+
+impl Drop for Session {
+    /// However the task ends, by an abort or a panic too, nobody is left writing to it.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!(session = %self.key.session, "a session's task panicked");
+        }
+        self.mail.close();
+        self.host.roster.sweep(&self.key);
+        self.host.counters.unloaded();
+    }
+}
+
+/// A turn that opens runs on a version; an agent that has none live opens no turn.
+fn runs_on_a_version(handled: Handled) -> Result<Handled, Rejection> {
+    let opens_without = handled
+        .commit
+        .iter()
+        .flat_map(|commit| &commit.events)
+        .any(|event| matches!(event, Event::TurnStarted(turn) if turn.version.is_none()));
+    match handled.state.agent_id() {
+        Some(agent) if opens_without => Err(Rejection::new(
+            409,
+            "agent_not_live",
+            versions::not_live(agent),
+        )),
+        _ => Ok(handled),
     }
 }
 

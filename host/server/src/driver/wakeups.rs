@@ -54,10 +54,7 @@ async fn wake_due(host: &Arc<Inner>, after: Timestamp, now: Timestamp) -> Result
             return Ok(());
         };
         let host = host.clone();
-        tokio::spawn(async move {
-            host.send(&key, Mail::Nudge).await;
-            drop(place);
-        });
+        tokio::spawn(async move { host.send(&key, Mail::Nudge(place)).await });
     }
     Ok(())
 }

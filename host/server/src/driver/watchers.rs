@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belljar_protocol::event::Commit;
 use belljar_protocol::id::{CallId, SessionId, TenantId};
@@ -31,15 +31,20 @@ enum Live {
 /// The subscribers of all sessions.
 #[derive(Default)]
 pub(super) struct Watchers {
-    by_session: Mutex<HashMap<Key, Vec<mpsc::Sender<Live>>>>,
+    watching: Mutex<Watching>,
     count: AtomicU64,
 }
 
+#[derive(Default)]
+struct Watching {
+    by_session: HashMap<Key, Vec<mpsc::Sender<Live>>>,
+    /// Nothing will be shown any more.
+    over: bool,
+}
+
 impl Watchers {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Vec<mpsc::Sender<Live>>>> {
-        self.by_session
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Watching> {
+        self.watching.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many subscriptions there are.
@@ -50,7 +55,7 @@ impl Watchers {
     /// Shows durable commits to a session's subscribers. One whose buffer is full is let go: its
     /// subscription notices, and reads the store.
     pub(super) fn publish(&self, key: &Key, commits: &[Arc<Commit>]) {
-        let mut all = self.lock();
+        let all = &mut self.lock().by_session;
         let Some(senders) = all.get_mut(key) else {
             return;
         };
@@ -67,7 +72,9 @@ impl Watchers {
     /// Shows a token. Deltas may be missed: half of a buffer is kept for events.
     pub(super) fn delta(&self, key: &Key, call_id: &CallId, attempt: u32, delta: StreamDelta) {
         let all = self.lock();
-        let Some(senders) = all.get(key) else { return };
+        let Some(senders) = all.by_session.get(key) else {
+            return;
+        };
         let delta = Arc::new(delta);
         for sender in senders
             .iter()
@@ -79,13 +86,36 @@ impl Watchers {
         }
     }
 
+    /// A buffer for one more subscriber; one that is closed when the host is gone.
     fn register(&self, key: &Key, buffer: usize) -> mpsc::Receiver<Live> {
         let (sender, receiver) = mpsc::channel(buffer.max(2));
         let mut all = self.lock();
-        let senders = all.entry(key.clone()).or_default();
-        senders.retain(|sender| !sender.is_closed());
-        senders.push(sender);
+        if !all.over {
+            all.by_session.entry(key.clone()).or_default().push(sender);
+        }
         receiver
+    }
+
+    /// Lets go of subscribers that are gone, so that a session nobody writes to keeps nothing.
+    fn prune(&self, key: &Key) {
+        let all = &mut self.lock().by_session;
+        if let Some(senders) = all.get_mut(key) {
+            senders.retain(|sender| !sender.is_closed());
+            if senders.is_empty() {
+                all.remove(key);
+            }
+        }
+    }
+
+    /// The host is gone: subscriptions end.
+    pub(super) fn stop(&self) {
+        let mut all = self.lock();
+        all.over = true;
+        all.by_session.clear();
+    }
+
+    fn is_over(&self) -> bool {
+        self.lock().over
     }
 }
 
@@ -158,6 +188,13 @@ impl Subscription {
                         delta,
                     });
                 }
+                None if self.watchers.is_over() => {
+                    self.over = true;
+                    return Some(Item::Closed {
+                        reason: "the host stopped".into(),
+                        read_from: self.last,
+                    });
+                }
                 // Let go for reading too slowly: register again, and go on from the store.
                 None => {
                     self.live = self.watchers.register(&self.key, self.buffer);
@@ -198,6 +235,32 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
+        self.live.close();
+        self.watchers.prune(&self.key);
         self.watchers.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use belljar_store::MemoryStore;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_subscriber_that_is_gone_leaves_nothing_behind() {
+        let watchers = Arc::new(Watchers::default());
+        let key = Key {
+            tenant: TenantId::built_in(),
+            session: SessionId::from("s"),
+        };
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let subscribe = || Subscription::new(watchers.clone(), store.clone(), key.clone(), 0, 16);
+        let (one, two) = (subscribe(), subscribe());
+        drop(one);
+        assert_eq!(watchers.lock().by_session[&key].len(), 1);
+        drop(two);
+        assert!(watchers.lock().by_session.is_empty());
+        assert_eq!(watchers.count(), 0);
     }
 }

@@ -1,7 +1,7 @@
 //! A host on a store in memory, with an agent and a model written here, and time that tests move.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -69,6 +69,25 @@ pub struct Agent {
     pub takes: Mutex<Duration>,
     /// Failures to give before answers.
     pub fails: Mutex<VecDeque<FailureClass>>,
+    /// Looked at first; none leaves it to the rest.
+    pub script: Mutex<Option<Script>>,
+}
+
+pub type Script = Box<dyn FnMut(&Job) -> Option<Decided> + Send>;
+
+/// A run that ended like this, and did nothing else.
+pub fn decided(job: &Job, outcome: Result<Answer, DecisionFailure>) -> Decided {
+    Decided {
+        outcome,
+        run: RunRecord {
+            version: Some(job.version.clone()),
+            fuel: 7,
+            ..RunRecord::default()
+        },
+        scratch: ScratchChange::default(),
+        delivered: Vec::new(),
+        blobs: Vec::new(),
+    }
 }
 
 pub const CONFIG: &str =
@@ -81,30 +100,26 @@ impl Worker for Agent {
             .lock()
             .unwrap()
             .push((kind, job.ask.attempts, job.version.clone()));
-        let outcome = match (self.fails.lock().unwrap().pop_front(), &job.ask.trigger) {
-            (Some(class), _) => Err(DecisionFailure {
-                class,
-                code: "trap".into(),
-                message: "told to fail".into(),
-                detail: None,
-            }),
-            (None, Trigger::SessionStart) => Ok(response(CONFIG)),
-            (None, Trigger::ToolExecute { .. }) => Ok(response(
-                r#"{"actions":[{"type":"tool.result","result":"3"}]}"#,
-            )),
-            (None, _) => Ok(Answer::Accept),
+        let scripted = match &mut *self.script.lock().unwrap() {
+            Some(script) => script(&job),
+            None => None,
         };
-        let decided = Decided {
-            outcome,
-            run: RunRecord {
-                version: Some(job.version),
-                fuel: 7,
-                ..RunRecord::default()
-            },
-            scratch: ScratchChange::default(),
-            delivered: Vec::new(),
-            blobs: Vec::new(),
-        };
+        let decided = scripted.unwrap_or_else(|| {
+            let outcome = match (self.fails.lock().unwrap().pop_front(), &job.ask.trigger) {
+                (Some(class), _) => Err(DecisionFailure {
+                    class,
+                    code: "trap".into(),
+                    message: "told to fail".into(),
+                    detail: None,
+                }),
+                (None, Trigger::SessionStart) => Ok(response(CONFIG)),
+                (None, Trigger::ToolExecute { .. }) => Ok(response(
+                    r#"{"actions":[{"type":"tool.result","result":"3"}]}"#,
+                )),
+                (None, _) => Ok(Answer::Accept),
+            };
+            decided(&job, outcome)
+        });
         let takes = *self.takes.lock().unwrap();
         Box::pin(async move {
             if !takes.is_zero() {
@@ -118,7 +133,7 @@ impl Worker for Agent {
     }
 }
 
-fn response(json: &str) -> Answer {
+pub fn response(json: &str) -> Answer {
     serde_json::from_str::<DecisionResponse>(json)
         .unwrap()
         .into()
@@ -130,6 +145,8 @@ pub struct FakeModel {
     pub asked: Mutex<Vec<Arc<LlmRequest>>>,
     pub fails: Mutex<VecDeque<ModelFailure>>,
     pub takes: Mutex<Duration>,
+    /// The next call ends in a panic.
+    pub panics: AtomicBool,
 }
 
 impl Model for FakeModel {
@@ -139,6 +156,9 @@ impl Model for FakeModel {
         sink: Option<DeltaSink>,
     ) -> Boxed<'_, Result<LlmResponse, ModelFailure>> {
         self.asked.lock().unwrap().push(request.clone());
+        if self.panics.swap(false, Ordering::Relaxed) {
+            return Box::pin(async { panic!("told to") });
+        }
         let failure = self.fails.lock().unwrap().pop_front();
         let takes = *self.takes.lock().unwrap();
         Box::pin(async move {

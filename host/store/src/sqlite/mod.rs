@@ -390,7 +390,11 @@ impl Store for SqliteStore {
         now: Timestamp,
         limit: u32,
     ) -> Boxed<'_, Result<Vec<(TenantId, SessionId)>, StoreError>> {
-        Box::pin(self.inner.readers.read(move |db| log::due(db, after, now, limit)))
+        Box::pin(
+            self.inner
+                .readers
+                .read(move |db| log::due(db, after, now, limit)),
+        )
     }
 
     fn next_wake(&self, after: Timestamp) -> Boxed<'_, Result<Option<Timestamp>, StoreError>> {
