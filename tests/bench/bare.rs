@@ -18,9 +18,9 @@ mod contract {
     });
 }
 
+use contract::AgentPre;
 use contract::belljar::agent::decisions::{Answer, Identity, Request, ToolFinished, Trigger};
 use contract::belljar::agent::{decisions, files, log, types};
-use contract::{Agent, AgentPre};
 
 /// Imports that give constants. Those of WASI are not called by a ledger that accepts, and trap.
 struct Constants;
@@ -54,9 +54,13 @@ impl Bare {
         let engine = belljar_sandbox::engine(&limits)?;
         let component = wasm(Component::from_binary(&engine, component))?;
         let mut linker = Linker::new(&engine);
-        wasm(Agent::add_to_linker::<_, HasSelf<_>>(&mut linker, |data| {
-            data
-        }))?;
+        wasm(types::add_to_linker::<_, HasSelf<_>>(&mut linker, |it| it))?;
+        wasm(decisions::add_to_linker::<_, HasSelf<_>>(
+            &mut linker,
+            |it| it,
+        ))?;
+        wasm(files::add_to_linker::<_, HasSelf<_>>(&mut linker, |it| it))?;
+        wasm(log::add_to_linker::<_, HasSelf<_>>(&mut linker, |it| it))?;
         wasm(linker.define_unknown_imports_as_traps(&component))?;
         let agent = wasm(AgentPre::new(wasm(linker.instantiate_pre(&component))?))?;
         Ok(Self {
