@@ -171,6 +171,11 @@ mod tests {
             shape(&out),
             ["Assistant", "k=first", "Assistant", "k=second"]
         );
+        let messages = vec![asks(&["k"]), said("first"), said("again")];
+        assert_eq!(
+            shape(&repaired(messages, |_| false)),
+            ["Assistant", "k=first"]
+        );
         let messages = vec![asks(&["k"]), said("first"), asks(&["k"])];
         let k = format!("k={INTERRUPTED}");
         let out = repaired(messages, |_| false);

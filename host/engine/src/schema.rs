@@ -1,5 +1,7 @@
 //! JSON Schemas of tools [C7]: they come from strangers, so they are bounded and never fetch.
 
+mod cost;
+
 use std::sync::OnceLock;
 
 use belljar_protocol::Json;
@@ -15,7 +17,14 @@ pub(crate) const MAX_TOOLS: usize = 128;
 
 /// The compiled input schemas of a config's tools, each made when first needed.
 #[derive(Debug)]
-pub(crate) struct Compiled(Vec<OnceLock<Result<Validator, String>>>);
+pub(crate) struct Compiled(Vec<OnceLock<Result<Checker, String>>>);
+
+/// A schema that is ready to check values.
+#[derive(Debug)]
+pub(crate) struct Checker {
+    schema: cost::Schema,
+    validator: Validator,
+}
 
 impl Compiled {
     pub(crate) fn new(tools: usize) -> Self {
@@ -28,7 +37,7 @@ impl Compiled {
             return check(schema, value);
         };
         match slot.get_or_init(|| compile(schema)) {
-            Ok(validator) => violations(validator, value),
+            Ok(checker) => checker.check(value),
             Err(error) => Err(error.clone()),
         }
     }
@@ -36,12 +45,12 @@ impl Compiled {
 
 /// Checks a value against a schema that is compiled for this one time.
 pub(crate) fn check(schema: &Json, value: &Value) -> Result<(), String> {
-    violations(&compile(schema)?, value)
+    compile(schema)?.check(value)
 }
 
 /// Compiles a schema: at most 64 KiB and 32 levels, no remote references, patterns of a
 /// linear-time engine.
-pub(crate) fn compile(schema: &Json) -> Result<Validator, String> {
+pub(crate) fn compile(schema: &Json) -> Result<Checker, String> {
     let size = schema.as_str().len();
     if size > MAX_BYTES {
         return Err(format!(
@@ -58,13 +67,25 @@ pub(crate) fn compile(schema: &Json) -> Result<Validator, String> {
     if !matches!(schema, Value::Object(_) | Value::Bool(_)) {
         return Err("a schema must be an object or a boolean".into());
     }
-    jsonschema::options()
+    let wrong = |reason: String| format!("the schema does not compile: {reason}");
+    let schema = cost::Schema::new(schema).map_err(wrong)?;
+    let validator = jsonschema::options()
         .with_pattern_options(PatternOptions::regex())
-        .build(&schema)
-        .map_err(|e| format!("the schema does not compile: {e}"))
+        .build(schema.root())
+        .map_err(|e| wrong(shortened(e.to_string())))?;
+    Ok(Checker { schema, validator })
 }
 
-/// The first three violations, joined.
+impl Checker {
+    /// The first three violations, joined. A value that would take too long to check has one.
+    fn check(&self, value: &Value) -> Result<(), String> {
+        if !self.schema.can_check(value) {
+            return Err("checking them against the tool's schema takes too many steps".into());
+        }
+        violations(&self.validator, value)
+    }
+}
+
 fn violations(validator: &Validator, value: &Value) -> Result<(), String> {
     let found: Vec<String> = validator
         .iter_errors(value)
@@ -135,12 +156,78 @@ mod tests {
                 "bytes",
             ),
             (r#"{"type":"nonsense"}"#.to_owned(), "compile"),
+            (
+                r##"{"$ref":"#/nowhere"}"##.to_owned(),
+                "no reference within",
+            ),
+            (r##"{"$ref":"#nowhere"}"##.to_owned(), "no reference within"),
+            (r##"{"$ref":"#/%zz"}"##.to_owned(), "no reference within"),
+            (
+                r##"{"$ref":"#/$defs/x","$defs":{"x":{"$id":"https://a.b/c"}}}"##.to_owned(),
+                "has an id",
+            ),
             (r#"{"pattern":"(?=lookahead)"}"#.to_owned(), "compile"),
             ("[]".to_owned(), "object or a boolean"),
         ] {
             let error = compile(&schema(&hostile)).unwrap_err();
             assert!(error.contains(reason), "{hostile:.60}: {error}");
         }
+    }
+
+    #[test]
+    fn c7_what_a_check_may_cost_is_bounded() {
+        let nested = |depth: usize| {
+            let mut value = serde_json::json!({});
+            for _ in 0..depth {
+                value = serde_json::json!({ "a": value });
+            }
+            value
+        };
+        let chain = |link: &str| {
+            let defs: Vec<_> = (0..900)
+                .map(|n| format!(r##""d{n}":{}"##, link.replace('N', &format!("{}", n + 1))))
+                .collect();
+            schema(&format!(
+                r##"{{"$ref":"#/$defs/d0","$defs":{{{},"d900":{{}}}}}}"##,
+                defs.join(",")
+            ))
+        };
+        let circle = r##"{"properties":{"a":{"allOf":[{"$ref":"#"},{"$ref":"#"}]}}}"##;
+        let twice = r##"{"allOf":[{"$ref":"#/$defs/dN"},{"$ref":"#/$defs/dN"}]}"##;
+        // Twice the work with each link; twice with each level; deeper than a stack.
+        for (hostile, value) in [
+            (chain(twice), nested(1)),
+            (schema(circle), nested(100)),
+            (chain(r##"{"$ref":"#/$defs/dN"}"##), nested(1)),
+        ] {
+            let error = check(&hostile, &value).unwrap_err();
+            assert!(error.contains("too many steps"), "{error}");
+        }
+        // What goes round in circles, and trees of any depth, are fine.
+        for (kind, ok) in [
+            (r##"{"$ref":"#"}"##, true),
+            (r##"{"allOf":[{"$ref":"#"}]}"##, true),
+            (r##"{"additionalProperties":{"$ref":"#"}}"##, true),
+            (
+                r##"{"$defs":{"t":{"$anchor":"t","type":"object","additionalProperties":{"$ref":"#t"}}},"$ref":"#/%24defs/t"}"##,
+                true,
+            ),
+            (
+                r##"{"additionalProperties":{"$ref":"#"},"maxProperties":0}"##,
+                false,
+            ),
+        ] {
+            assert_eq!(check(&schema(kind), &nested(120)).is_ok(), ok, "{kind}");
+        }
+    }
+
+    #[test]
+    fn c7_large_arguments_are_checked() {
+        let s = schema(r#"{"properties":{"rows":{"items":{"type":"number","minimum":0}}}}"#);
+        let rows =
+            |last: i64| serde_json::json!({"rows": (0..100_000).chain([last]).collect::<Vec<_>>()});
+        assert!(check(&s, &rows(1)).is_ok());
+        assert!(check(&s, &rows(-1)).unwrap_err().contains("/rows/100000"));
     }
 
     #[test]

@@ -186,7 +186,8 @@ impl Values {
 }
 
 /// Writes a state down. None while a decision is live: what it was frozen from is not kept, and
-/// a moment later there is none.
+/// a moment later there is none. None, too, of one that holds a value nested so deep that the
+/// document around it could not be read back.
 pub fn snapshot(state: &State) -> Option<Snapshot> {
     let info = state.info.as_ref().filter(|_| state.live.is_none())?;
     let mut values = Values::default();
@@ -275,10 +276,11 @@ pub fn snapshot(state: &State) -> Option<Snapshot> {
         last_version: state.last_version.clone(),
         total: sum_body(&state.total),
     };
-    Some(Snapshot {
+    let body = Json::of(&body);
+    Json::parse(body.as_str()).is_ok().then_some(Snapshot {
         format: FORMAT,
         seq: state.seq,
-        body: Json::of(&body),
+        body,
     })
 }
 
