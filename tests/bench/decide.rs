@@ -16,6 +16,7 @@ use belljar_protocol::scratch::Digest;
 use belljar_sandbox::{FixedView, Sandbox};
 use bytes::Bytes;
 use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
 
 use crate::bare::Bare;
 use crate::report::{Figure, Report, Times};
@@ -23,6 +24,10 @@ use crate::rig::{self, AGENT, OneBlob};
 
 /// Samples of everything that takes microseconds.
 const SAMPLES: usize = 3_000;
+/// Decisions under way at once, how many each lane makes in a round, and rounds.
+const AT_ONCE: usize = 64;
+const EACH: u32 = 40;
+const ROUNDS: usize = 15;
 /// Restarts of the sandbox.
 const RESTARTS: usize = 7;
 
@@ -31,6 +36,7 @@ const MANY: usize = 100_000;
 
 pub(crate) fn run(runtime: &Runtime, report: &mut Report) -> Result<()> {
     beside_bare(runtime, report)?;
+    many_beside_bare(runtime, report)?;
     in_a_long_session(runtime, report)?;
     after_a_restart(
         runtime,
@@ -44,6 +50,13 @@ pub(crate) fn run(runtime: &Runtime, report: &mut Report) -> Result<()> {
         "ledger-py",
         "first decision after a restart, Python",
     )
+}
+
+/// How long a decision took.
+struct Took {
+    whole: Duration,
+    /// On the guests' thread, without the way there and back.
+    run: Duration,
 }
 
 /// The sandbox with one component, as the driver uses it.
@@ -60,8 +73,9 @@ impl Decider {
         })
     }
 
-    /// One decision, and how long it took; what it wrote is thrown away.
-    async fn decide(&self, ask: Ask, view: Arc<dyn SessionView>) -> Result<(Answer, Duration)> {
+    /// One decision, and how long it took: for the asker, and on the guests' thread. What it wrote
+    /// is thrown away.
+    async fn decide(&self, ask: Ask, view: Arc<dyn SessionView>) -> Result<(Answer, Took)> {
         let (tenant, session) = (TenantId::built_in(), ask.session_id.clone());
         let job = Job {
             tenant: tenant.clone(),
@@ -76,15 +90,20 @@ impl Decider {
         let time = started.elapsed();
         self.sandbox
             .conclude(&tenant, &session, Conclusion::Accepted { generation: 0 });
+        let run = Duration::from_micros(decided.run.wall_us);
         match decided.outcome {
-            Ok(answer) => Ok((answer, time)),
+            Ok(answer) => Ok((answer, Took { whole: time, run })),
             Err(failure) => bail!("a decision failed: {failure:?}"),
         }
     }
 
     async fn accepts(&self, ask: Ask, view: Arc<dyn SessionView>) -> Result<Duration> {
+        Ok(self.accepting(ask, view).await?.whole)
+    }
+
+    async fn accepting(&self, ask: Ask, view: Arc<dyn SessionView>) -> Result<Took> {
         match self.decide(ask, view).await? {
-            (Answer::Accept, time) => Ok(time),
+            (Answer::Accept, took) => Ok(took),
             (answer, _) => bail!("the ledger answered {answer:?}"),
         }
     }
@@ -118,21 +137,23 @@ fn beside_bare(runtime: &Runtime, report: &mut Report) -> Result<()> {
     let decider = Decider::new(data.path(), &component)?;
     let bare = Bare::new(&component)?;
     // On a worker of the runtime, as the driver is.
-    let (decided, floor) = runtime.block_on(async {
+    let (decided, ran, floor) = runtime.block_on(async {
         tokio::spawn(async move {
-            let (mut decided, mut floor) = (Times::default(), Times::default());
+            let (mut decided, mut ran) = (Times::default(), Times::default());
+            let mut floor = Times::default();
             let view: Arc<dyn SessionView> = Arc::new(FixedView::default());
             for sample in 0..SAMPLES + SAMPLES / 10 {
                 let (ours, theirs) = (
-                    decider.accepts(ask(), view.clone()).await?,
+                    decider.accepting(ask(), view.clone()).await?,
                     bare.decide().await?,
                 );
                 if sample >= SAMPLES / 10 {
-                    decided.push(ours);
+                    decided.push(ours.whole);
+                    ran.push(ours.run);
                     floor.push(theirs);
                 }
             }
-            anyhow::Ok((decided, floor))
+            anyhow::Ok((decided, ran, floor))
         })
         .await?
     })?;
@@ -140,9 +161,80 @@ fn beside_bare(runtime: &Runtime, report: &mut Report) -> Result<()> {
         Figure::new("decide over bare wasmtime", decided.median(), "µs")
             .over(floor.median())
             .aim(1.5)
-            .note(format!("p99 {:.0} µs", decided.quantile(0.99))),
+            .note(format!(
+                "p99 {:.0} µs; {:.0} µs of it on the guests' thread",
+                decided.quantile(0.99),
+                ran.median()
+            )),
     );
     Ok(())
+}
+
+/// The same with many decisions under way, where going to the guests' threads and back costs no
+/// waiting: time that passes for each of them, on all processors.
+fn many_beside_bare(runtime: &Runtime, report: &mut Report) -> Result<()> {
+    let data = rig::folder()?;
+    let component = rig::guest("ledger")?;
+    let decider = Arc::new(Decider::new(data.path(), &component)?);
+    let bare = Arc::new(Bare::new(&component)?);
+    let (mut decided, mut floor) = (Times::default(), Times::default());
+    for _ in 0..ROUNDS {
+        let view: Arc<dyn SessionView> = Arc::new(FixedView::default());
+        let decider = decider.clone();
+        let ours = round(runtime, move |lane| {
+            let (decider, view) = (decider.clone(), view.clone());
+            let session = SessionId::from(format!("s{lane}"));
+            async move {
+                for _ in 0..EACH {
+                    let session_id = session.clone();
+                    let ask = Ask {
+                        session_id,
+                        ..ask()
+                    };
+                    decider.accepts(ask, view.clone()).await?;
+                }
+                Ok(())
+            }
+        })?;
+        let bare = bare.clone();
+        let theirs = round(runtime, move |_| {
+            let bare = bare.clone();
+            async move {
+                for _ in 0..EACH {
+                    bare.decide().await?;
+                    tokio::task::yield_now().await;
+                }
+                Ok(())
+            }
+        })?;
+        decided.push(ours);
+        floor.push(theirs);
+    }
+    report.add(
+        Figure::new("the same, 64 decisions at once", decided.median(), "µs")
+            .over(floor.median())
+            .aim(1.5),
+    );
+    Ok(())
+}
+
+/// Runs a lane of decisions on each of many tasks; gives the time per decision.
+fn round<F: Future<Output = Result<()>> + Send + 'static>(
+    runtime: &Runtime,
+    lane: impl Fn(usize) -> F,
+) -> Result<Duration> {
+    let started = Instant::now();
+    runtime.block_on(async {
+        let mut lanes = JoinSet::new();
+        for ix in 0..AT_ONCE {
+            lanes.spawn(lane(ix));
+        }
+        while let Some(done) = lanes.join_next().await {
+            done??;
+        }
+        anyhow::Ok(())
+    })?;
+    Ok(started.elapsed() / (AT_ONCE as u32 * EACH))
 }
 
 /// A session as the driver keeps it, without the driver.

@@ -157,7 +157,7 @@ fn beside_its_floor(
 
 fn at_once(runtime: &Runtime, report: &mut Report, rig: &Arc<Rig>, level: &Level) -> Result<()> {
     let each = level.sessions.div_ceil(level.at_once);
-    let (times, elapsed, syncs, commits) = runtime.block_on(async {
+    let (times, elapsed, used, syncs, commits) = runtime.block_on(async {
         let mut warming = JoinSet::new();
         for lane in 0..level.at_once {
             let rig = rig.clone();
@@ -174,7 +174,7 @@ fn at_once(runtime: &Runtime, report: &mut Report, rig: &Arc<Rig>, level: &Level
         while let Some(talks) = warming.join_next().await {
             ready.push(talks??);
         }
-        let before = rig.store.counters();
+        let (before, used) = (rig.store.counters(), rig::processor()?);
         let started = Instant::now();
         let mut lanes = JoinSet::new();
         for talks in ready {
@@ -189,6 +189,7 @@ fn at_once(runtime: &Runtime, report: &mut Report, rig: &Arc<Rig>, level: &Level
         anyhow::Ok((
             times,
             elapsed,
+            rig::processor()? - used,
             after.transactions - before.transactions,
             after.commits - before.commits,
         ))
@@ -198,11 +199,12 @@ fn at_once(runtime: &Runtime, report: &mut Report, rig: &Arc<Rig>, level: &Level
         Figure::new(level.name, turns / elapsed.as_secs_f64(), "turns/s")
             .aim(2.0 * level.others)
             .note(format!(
-                "p50 {:.1} ms, p99 {:.1} ms; {:.2} syncs and {:.1} commits a turn ({})",
+                "p50 {:.1} ms, p99 {:.1} ms; {:.2} syncs, {:.1} commits, {:.0} µs of processor a turn ({})",
                 times.quantile(0.5) / 1e3,
                 times.quantile(0.99) / 1e3,
                 syncs as f64 / turns,
                 commits as f64 / turns,
+                used * 1e6 / turns,
                 level.note,
             )),
     );

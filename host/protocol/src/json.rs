@@ -104,34 +104,64 @@ impl Serialize for Json {
 impl<'de> Deserialize<'de> for Json {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let raw = Box::<RawValue>::deserialize(from)?;
-        if is_too_deep(raw.get()) {
-            return Err(serde::de::Error::custom(format!(
-                "nested more than {MAX_DEPTH} levels deep"
-            )));
+        if let Some(reason) = unfit(raw.get()) {
+            return Err(serde::de::Error::custom(reason));
         }
         Ok(Self(raw.get().into()))
     }
 }
 
-/// Whether a document that parses is nested deeper than [`MAX_DEPTH`].
-fn is_too_deep(text: &str) -> bool {
-    let (mut depth, mut in_string, mut escaped) = (0, false, false);
-    for byte in text.bytes() {
+/// Why a document that parses is refused all the same: it is nested deeper than [`MAX_DEPTH`], or
+/// a string of it holds half a surrogate pair, which JSON can spell and no text can hold.
+fn unfit(text: &str) -> Option<String> {
+    let (mut depth, mut in_string) = (0, false);
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        at += 1;
         match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
             b'"' => in_string = !in_string,
+            b'\\' if in_string => match surrogate(bytes, at) {
+                None => at += 1,
+                Some(High)
+                    if surrogate(bytes, at + 6) == Some(Low)
+                        && bytes.get(at + 5) == Some(&b'\\') =>
+                {
+                    at += 11;
+                }
+                Some(_) => return Some("a string holds half a surrogate pair".into()),
+            },
             b'[' | b'{' if !in_string => {
                 depth += 1;
                 if depth > MAX_DEPTH {
-                    return true;
+                    return Some(format!("nested more than {MAX_DEPTH} levels deep"));
                 }
             }
             b']' | b'}' if !in_string => depth -= 1,
             _ => {}
         }
     }
-    false
+    None
+}
+
+/// Half of a surrogate pair.
+#[derive(PartialEq)]
+enum Half {
+    High,
+    Low,
+}
+use Half::{High, Low};
+
+/// The half that an escape spells; `at` is after its backslash.
+fn surrogate(bytes: &[u8], at: usize) -> Option<Half> {
+    let [b'u', b'd' | b'D', third, _, _] = bytes.get(at..at + 5)? else {
+        return None;
+    };
+    match third {
+        b'8' | b'9' | b'a' | b'b' | b'A' | b'B' => Some(High),
+        b'c'..=b'f' | b'C'..=b'F' => Some(Low),
+        _ => None,
+    }
 }
 
 /// A document in one canonical form: keys sorted, no white space, numbers in lowest terms. Equal
@@ -238,16 +268,17 @@ impl Decimal {
             None => (false, text),
         };
         let (mantissa, exponent) = match text.split_once(['e', 'E']) {
-            // An exponent beyond 64 bits compares as the largest one: such numbers are
-            // distinguishable by nothing that could ever read them.
-            Some((mantissa, e)) => {
-                let bound = if e.starts_with('-') {
-                    i64::MIN / 2
-                } else {
-                    i64::MAX / 2
-                };
-                (mantissa, e.trim_start_matches('+').parse().unwrap_or(bound))
-            }
+            Some((mantissa, e)) => match e.trim_start_matches('+').parse::<i64>() {
+                Ok(exponent) => (mantissa, exponent),
+                // An exponent beyond 64 bits is equal to nothing but its own spelling.
+                Err(_) => {
+                    return Self {
+                        negative,
+                        digits: text.to_owned(),
+                        exponent: 0,
+                    };
+                }
+            },
             None => (text, 0),
         };
         let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
@@ -324,6 +355,25 @@ mod tests {
             );
         }
         assert!(Json::parse(&format!("\"{}\\\"[\"", "[".repeat(200))).is_ok());
+    }
+
+    #[test]
+    fn half_a_surrogate_pair_is_refused_and_a_whole_one_is_text() {
+        for half in [
+            r#""\ud800""#,
+            r#""\udc00""#,
+            r#"{"\uD83D":1}"#,
+            r#""\ud83d\u0041""#,
+            r#""\ud83dx\ude00""#,
+        ] {
+            assert!(Json::parse(half).is_err(), "{half}");
+        }
+        assert!(same(r#""\ud83d\ude00""#, "\"😀\""));
+        assert!(
+            same(r#""\\ud800""#, r#""\\ud800""#),
+            "an escaped backslash begins no escape"
+        );
+        assert!(!same("1e99999999999999999999", "1e88888888888888888888"));
     }
 
     #[test]

@@ -10,7 +10,6 @@ use belljar_protocol::run::{LogLevel, RunRecord};
 use belljar_protocol::scratch::ScratchChange;
 use wasmtime::component::{ResourceTable, ResourceTableError};
 use wasmtime::{CallHook, Engine, Store, Trap, UpdateDeadline, WasmBacktrace};
-use wasmtime_wasi::filesystem::WasiFilesystemCtx;
 use wasmtime_wasi::{I32Exit, WasiCtx, WasiCtxBuilder};
 
 use crate::chance::{Chance, Since, Still, seed};
@@ -221,7 +220,6 @@ fn store(
         meter: Meter::default(),
         wasi: wasi(&journal, job.ask.live_at, seed, limits),
         journal,
-        filesystem: WasiFilesystemCtx::default(),
         table,
         view: job.view,
         scratch: ScratchUse::new(

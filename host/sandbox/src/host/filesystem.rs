@@ -28,7 +28,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<Host>) -> wasmtime::Result<()> {
     linker.allow_shadowing(true);
     types::add_to_linker::<Host, Guarded>(linker, |host| GuardedView {
         wasi: WasiFilesystemCtxView {
-            ctx: &mut host.filesystem,
+            ctx: host.wasi.filesystem(),
             table: &mut host.table,
         },
         scratch: &mut host.scratch,

@@ -14,7 +14,6 @@ use belljar_protocol::ports::{DeltaSink, SessionView};
 use belljar_protocol::scratch::{DeliveredFile, Digest};
 use bytes::Bytes;
 use wasmtime::component::{HasSelf, Linker, ResourceTable};
-use wasmtime_wasi::filesystem::WasiFilesystemCtx;
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
 use crate::bindings;
@@ -29,7 +28,6 @@ pub(crate) struct Host {
     pub(crate) meter: Meter,
     pub(crate) journal: Journal,
     pub(crate) wasi: WasiCtx,
-    pub(crate) filesystem: WasiFilesystemCtx,
     pub(crate) table: ResourceTable,
     pub(crate) view: Arc<dyn SessionView>,
     pub(crate) scratch: ScratchUse,

@@ -35,7 +35,9 @@ impl Labels {
         agent: &AgentId,
     ) -> Result<Moves, StoreError> {
         let whose = (tenant.clone(), agent.clone());
-        self.through(whose, store.label_moves(tenant, agent)).await
+        // A store may begin to read before it is awaited, and what is known needs no reading.
+        let read = async { store.label_moves(tenant, agent).await };
+        self.through(whose, read).await
     }
 
     async fn through(
