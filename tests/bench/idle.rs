@@ -22,7 +22,7 @@ pub(crate) fn run(runtime: &Runtime, report: &mut Report) -> Result<()> {
     runtime.block_on(async {
         let rig = Arc::new(Rig::new(UNLOAD).await?);
         make(&rig, "warm", WARM).await?;
-        let before = resident()?;
+        let (before, warm) = (resident()?, rig.host.counters().sessions_loaded);
         make(&rig, "first", SESSIONS).await?;
         let loaded = rig.host.counters().sessions_loaded;
         let after = resident()?;
@@ -33,12 +33,17 @@ pub(crate) fn run(runtime: &Runtime, report: &mut Report) -> Result<()> {
         make(&rig, "second", SESSIONS).await?;
         unload(&rig).await?;
         let emptied_again = resident()?;
-        let each = |from: u64, to: u64| (to as f64 - from as f64) / SESSIONS as f64;
+        let each = |from: u64, to: u64, sessions: u64| (to as f64 - from as f64) / sessions as f64;
+        let more = loaded.saturating_sub(warm).max(1);
         report.add(
-            Figure::new("memory per idle session, loaded", each(before, after), "bytes")
-                .note(format!("two turns each, {loaded} loaded")),
+            Figure::new(
+                "memory per idle session, loaded",
+                each(before, after, more),
+                "bytes",
+            )
+            .note(format!("two turns each, {loaded} loaded")),
         );
-        let left = each(emptied, emptied_again);
+        let left = each(emptied, emptied_again, SESSIONS as u64);
         report.add(
             Figure::new("memory per idle session, unloaded", left, "bytes").note(format!(
                 "the process has {} MiB with them and {} MiB without",

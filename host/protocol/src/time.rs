@@ -33,7 +33,7 @@ impl fmt::Display for Timestamp {
         match jiff::Timestamp::from_millisecond(self.0) {
             Ok(at) => write!(f, "{at:.3}"),
             // Beyond the years RFC 3339 can name; only a saturated sum gets here.
-            Err(_) => f.write_str("9999-12-31T23:59:59.999Z"),
+            Err(_) => f.write_str("9999-12-30T22:00:00.999Z"),
         }
     }
 }
@@ -71,6 +71,12 @@ mod tests {
         assert_eq!(text, "\"2025-12-01T00:00:00.123Z\"");
         assert_eq!(serde_json::from_str::<Timestamp>(&text).unwrap(), at);
         assert!(serde_json::from_str::<Timestamp>("\"yesterday\"").is_err());
+    }
+
+    #[test]
+    fn a_saturated_time_reads_back() {
+        let text = serde_json::to_string(&Timestamp::from_millis(i64::MAX)).unwrap();
+        assert!(serde_json::from_str::<Timestamp>(&text).is_ok(), "{text}");
     }
 
     #[test]
