@@ -18,8 +18,9 @@ use tokio::sync::mpsc;
 use super::Item;
 use super::roster::Key;
 
-/// Commits read from the store at once while a subscriber is replayed.
-const PAGE: u32 = 256;
+/// Commits read from the store at once while a subscriber is replayed: a commit may hold a message
+/// of many megabytes, and each subscriber holds its page.
+const PAGE: u32 = 16;
 
 /// What is sent to a subscriber's buffer.
 #[derive(Clone)]
