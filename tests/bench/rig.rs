@@ -17,7 +17,8 @@ use belljar_protocol::input::{ClientInput, MessageInput};
 use belljar_protocol::message::{Function, Message, Role, ToolCall};
 use belljar_protocol::model::{LlmRequest, LlmResponse, ModelFailure, StreamDelta};
 use belljar_protocol::ports::{
-    Blobs, Boxed, Clock, DeltaSink, Entropy, Model, Models, Store, StoreError,
+    Blobs, Boxed, Clock, Conclusion, Decided, DeltaSink, Entropy, Job, Model, Models, Store,
+    StoreError, Worker,
 };
 use belljar_protocol::problem::Problem;
 use belljar_protocol::scratch::Digest;
@@ -176,6 +177,44 @@ impl Models for OneModel {
     }
 }
 
+/// The sandbox, with the time that decisions take in it as their askers see it.
+struct Watched {
+    sandbox: Arc<Sandbox>,
+    decided: Arc<Decisions>,
+}
+
+/// How many decisions there were, and their nanoseconds, summed.
+#[derive(Default)]
+pub(crate) struct Decisions {
+    count: AtomicU64,
+    nanos: AtomicU64,
+}
+
+impl Decisions {
+    /// Their count and seconds since the last call.
+    pub(crate) fn take(&self) -> (u64, f64) {
+        let nanos = self.nanos.swap(0, Ordering::Relaxed);
+        (self.count.swap(0, Ordering::Relaxed), nanos as f64 / 1e9)
+    }
+}
+
+impl Worker for Watched {
+    fn decide(&self, job: Job) -> Boxed<'static, Decided> {
+        let (decide, decided) = (self.sandbox.decide(job), self.decided.clone());
+        let started = Instant::now();
+        Box::pin(async move {
+            let outcome = decide.await;
+            let nanos = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            decided.count.fetch_add(1, Ordering::Relaxed);
+            decided.nanos.fetch_add(nanos, Ordering::Relaxed);
+            outcome
+        })
+    }
+    fn conclude(&self, tenant: &TenantId, session: &SessionId, scratch: Conclusion) {
+        self.sandbox.conclude(tenant, session, scratch);
+    }
+}
+
 pub(crate) fn problem(problem: Problem) -> anyhow::Error {
     anyhow!("{problem:?}")
 }
@@ -185,6 +224,7 @@ pub(crate) struct Rig {
     pub(crate) host: Host,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) tenant: TenantId,
+    pub(crate) decisions: Arc<Decisions>,
     pub(crate) data: TempDir,
 }
 
@@ -194,9 +234,13 @@ impl Rig {
         let data = folder()?;
         let store: Arc<dyn Store> = Arc::new(SqliteStore::open(data.path())?);
         let sandbox = Arc::new(sandbox(data.path(), store.clone())?);
+        let decisions: Arc<Decisions> = Arc::default();
         let parts = Parts {
             store: store.clone(),
-            worker: sandbox.clone(),
+            worker: Arc::new(Watched {
+                sandbox: sandbox.clone(),
+                decided: decisions.clone(),
+            }),
             components: sandbox,
             models: Arc::new(OneModel(Arc::default())),
             clock: Arc::new(WallClock),
@@ -215,6 +259,7 @@ impl Rig {
             host,
             store,
             tenant,
+            decisions,
             data,
         })
     }

@@ -89,8 +89,8 @@ fn beside_its_floor(
     let bare = Arc::new(Bare::new(&rig::guest("ledger")?)?);
     let mut disk = Disk::new(rig.data.path())?;
     let (mut turns, mut floors, mut syncs) = (Times::default(), Times::default(), Times::default());
-    let mut transactions = 0;
-    let mut commits = 0;
+    let mut deciding = Times::default();
+    let (mut transactions, mut commits, mut decisions) = (0, 0, 0);
     let mut talk = None;
     for turn in 0..TURNS {
         if turn % TURNS_EACH == 0 {
@@ -98,6 +98,7 @@ fn beside_its_floor(
             talk = Some(runtime.block_on(rig.talk(session))?);
         }
         let mut now = talk.take().context("a session")?;
+        rig.decisions.take();
         let before = rig.store.counters();
         let shared = rig.clone();
         // On a worker of the runtime, as a request of a client is.
@@ -111,6 +112,9 @@ fn beside_its_floor(
         talk = Some(now);
         let after = rig.store.counters();
         turns.push(time);
+        let (count, seconds) = rig.decisions.take();
+        decisions += count;
+        deciding.push(Duration::from_secs_f64(seconds));
         transactions += after.transactions - before.transactions;
         commits += after.commits - before.commits;
         let bare = bare.clone();
@@ -136,8 +140,10 @@ fn beside_its_floor(
             .over(floors.median())
             .aim(2.0)
             .note(format!(
-                "p99 {:.0} µs; a bare sync takes {:.0} µs",
+                "p99 {:.0} µs; its {:.1} decisions take {:.0} µs, a bare sync {:.0} µs",
                 turns.quantile(0.99),
+                decisions as f64 / TURNS as f64,
+                deciding.median(),
                 syncs.median()
             )),
     );
